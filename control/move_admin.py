@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
 from kafka.errors import NoError, ReplicaNotAvailableError
@@ -66,13 +67,8 @@ class MoveAdmin(ClusterAdmin):
         self, brokers: Iterable[int], partitions: Iterable[Partition]
     ) -> dict[Replica, tuple[ReplicaLog, ...]]:
         """Return the logs that brokers hold of partitions. A replica without a log is left out."""
-        wanted: dict[str, list[int]] = {}
-        for topic, number in partitions:
-            wanted.setdefault(topic, []).append(number)
-        asked = list(brokers)
-        described = self._ask("Asking for log sizes", lambda client: client.describe_log_dirs(wanted, asked))
         found: dict[Replica, tuple[ReplicaLog, ...]] = {}
-        for answer in described:
+        for answer in self._log_dirs(brokers, partitions):
             for log_dir in answer["log_dirs"]:
                 for described_topic in log_dir["topics"]:
                     for entry in described_topic["partitions"]:
@@ -80,6 +76,18 @@ class MoveAdmin(ClusterAdmin):
                         log = ReplicaLog(log_dir["log_dir"], entry["partition_size"], entry["is_future_key"])
                         found[replica] = (*found.get(replica, ()), log)
         return found
+
+    def directories(self, brokers: Iterable[int], partition: Partition) -> dict[int, frozenset[str]]:
+        """Return the log directories of brokers. `partition` is any one: all of them are not to be listed."""
+        answers = self._log_dirs(brokers, [partition])
+        return {answer["broker"]: frozenset([one["log_dir"] for one in answer["log_dirs"]]) for answer in answers}
+
+    def _log_dirs(self, brokers: Iterable[int], partitions: Iterable[Partition]) -> Any:
+        wanted: dict[str, list[int]] = {}
+        for topic, number in partitions:
+            wanted.setdefault(topic, []).append(number)
+        asked = list(brokers)
+        return self._ask("Asking for log sizes", lambda client: client.describe_log_dirs(wanted, asked))
 
     def move_log_dirs(self, log_dirs: Mapping[Replica, str]) -> frozenset[Replica]:
         """Start to move replicas to other log directories of their brokers.

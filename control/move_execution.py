@@ -75,6 +75,7 @@ class Execution:
                 f"{_some(others)} {'is' if len(others) == 1 else 'are'} being moved already: wait for that, or give"
                 " --additional to move beside it"
             )
+        self._check_log_dirs()
         fewer = [
             f"{partition} (from {len(brokers)} to {len(self._plan.brokers[partition])})"
             for partition, brokers in sorted(self._seen.before.items())
@@ -166,6 +167,19 @@ class Execution:
         added = {broker for move in self._seen.moves.values() for broker in move.destinations}
         if missing := sorted(added - set(self._admin.brokers())):
             raise MoveError(f"there is no broker {_some(missing)}, or it is down: nothing can be moved there")
+
+    def _check_log_dirs(self) -> None:
+        """Refuse a directory that its broker does not have: it would be told only when partitions move already."""
+        wanted = self._plan.log_dirs
+        there = (
+            self._admin.directories({replica.broker for replica in wanted}, min(self._plan.brokers)) if wanted else {}
+        )
+        for replica, path in sorted(wanted.items()):
+            if path not in there.get(replica.broker, (path,)):
+                raise MoveError(
+                    f"broker {replica.broker} has no log directory {path}, where {replica.of} is to go: it has"
+                    f" {', '.join(sorted(there[replica.broker]))}"
+                )
 
     def _check_inflow(self, rate: int) -> None:
         leaders = {partition: state.leader for partition, state in self._seen.states.items()}

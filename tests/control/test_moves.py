@@ -138,11 +138,22 @@ def test_journal_of_a_plan_that_came_through_a_pipe_is_in_the_users_state(
     assert cluster.throttles == NOTHING
 
 
+def test_directory_that_a_broker_does_not_have_is_refused_before_anything_moves(file: JournalFile) -> None:
+    """One with a slash at its end is another one for the brokers."""
+    cluster, what = three(), ReassignmentPlan({P0: (1, 2)}, {Replica(*P0, 2): "/other/"})
+    said = "broker 2 has no log directory /other/, where orders-0 is to go: it has /data, /other"
+    with pytest.raises(MoveError, match=said):
+        execute(cluster, what, file)
+    assert (cluster.moving, cluster.throttles) == ({}, NOTHING)
+
+
 def test_list_that_brokers_would_not_take_is_refused_before_anything_is_set(file: JournalFile) -> None:
     partitions = [Partition("orders", number) for number in range(5_000)]
     cluster = FakeCluster(dict.fromkeys(partitions, (1,)))
     what = ReassignmentPlan(dict.fromkeys(partitions, (2,)), {})
-    with pytest.raises(MoveError, match=r"would have 33,889 characters, and brokers take 32,767: make plans of at most"):
+    with pytest.raises(
+        MoveError, match=r"would have 33,889 characters, and brokers take 32,767: make plans of at most"
+    ):
         execute(cluster, what, file)
     assert (cluster.moving, cluster.throttles) == ({}, NOTHING)
     assert execute(cluster, what, file, Orders())

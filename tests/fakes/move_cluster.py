@@ -169,6 +169,9 @@ class FakeCluster(MoveAdmin):
                 found[replica] = tuple(logs)
         return found
 
+    def directories(self, brokers: Iterable[int], partition: Partition) -> dict[int, frozenset[str]]:
+        return dict.fromkeys(set(brokers) & self.alive, frozenset(("/data", "/other")))
+
     def move_log_dirs(self, log_dirs: Mapping[Replica, str]) -> frozenset[Replica]:
         self._request("alter_replica_log_dirs")
         missing = set()
