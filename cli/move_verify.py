@@ -250,6 +250,7 @@ def _verdict_as_json(verdict: Verdict) -> dict[str, Any]:
         ],
         "log_dirs": [{**replica._asdict(), "state": state} for replica, state in verdict.seen.log_states.items()],
         "throttle": _put_back_as_json(verdict.put_back),
+        "earlier": [partition._asdict() for partition in verdict.earlier],
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from weir.control.errors import ControlError, MoveError
@@ -148,12 +149,13 @@ def _end_earlier(admin: MoveAdmin, file: JournalFile) -> tuple[tuple[Partition, 
     """
     still_moving: set[Partition] = set()
     done: list[PutBack] = []
-    for other in file.earlier():
-        throttling = MoveThrottling(admin, other)
-        under_way = throttling.claims.partitions & admin.reassignments().keys()
-        still_moving |= under_way
-        if throttling.claims and not under_way:
-            done.append(throttling.end({}))
+    for other in file.earlier(admin.cluster_id()):
+        with nullcontext(True) if other.lock_path == file.lock_path else other.locked() as mine:
+            throttling = MoveThrottling(admin, other)
+            under_way = throttling.claims.partitions & admin.reassignments().keys()
+            still_moving |= under_way
+            if mine and throttling.claims and not under_way:
+                done.append(throttling.end({}))
     return tuple(sorted(still_moving)), done
 
 

@@ -62,9 +62,12 @@ class JournalFile:
     """
 
     def __init__(self, plan_file: Path, plan_id: str) -> None:
+        if plan_file.absolute().parts[1:2] in (("dev",), ("proc",)):
+            plan_file = plan_file.resolve()  # what a shell has put behind /dev/stdin may be a file
         is_file = plan_file.is_file()
         self._beside = plan_file if is_file else state_folder() / "plan"
-        self._locked = plan_file if is_file else self._named(f".{plan_id}.lock")
+        self.lock_path = plan_file if is_file else self._named(f".{plan_id}.lock")
+        """What `locked` locks: one for all plans in one file."""
         self._plan_id = plan_id
         self.path = self._named(f".{plan_id}{_SUFFIX}")
 
@@ -78,13 +81,15 @@ class JournalFile:
     def _own_rollback_path(self) -> Path:
         return self._beside.with_name(f"{self._beside.stem}.{self._plan_id}.rollback.json")
 
-    def earlier(self) -> list[JournalFile]:
-        """Return the journals of other plans that were in the same file, and are not over."""
+    def earlier(self, cluster_id: str) -> list[JournalFile]:
+        """Return the journals of other plans that were in the same file, or came through a pipe too, for a cluster."""
         found = []
         for path in sorted(self._beside.parent.glob(f"{glob.escape(self._beside.name)}.*{_SUFFIX}")):
             plan_id = path.name.removesuffix(_SUFFIX).rpartition(".")[2]
-            if plan_id != self._plan_id:
-                found.append(JournalFile(self._beside, plan_id))
+            other = JournalFile(self._beside, plan_id)
+            with suppress(MoveError):  # another cluster's, or no journal
+                if plan_id != self._plan_id and other.read(cluster_id) is not None:
+                    found.append(other)
         return found
 
     def _named(self, ending: str) -> Path:
@@ -138,8 +143,8 @@ class JournalFile:
 
         The lock goes with the process, however that ends.
         """
-        self._locked.parent.mkdir(parents=True, exist_ok=True)
-        with self._locked.open("rb" if self._locked == self._beside else "ab") as file:
+        self.lock_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.lock_path.open("rb" if self.lock_path == self._beside else "ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

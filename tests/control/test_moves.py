@@ -100,7 +100,9 @@ def test_plan_that_was_in_the_same_file_keeps_its_throttle_as_long_as_it_moves(t
     verdict = ended(cluster, second, file)
     assert (verdict.is_done, verdict.earlier) == (True, ())
     assert cluster.throttles == NOTHING
-    assert [one.ended for other in file.earlier() if (one := other.read(cluster.cluster_id()))] == [True]
+    assert [one.ended for other in file.earlier(cluster.cluster_id()) if (one := other.read(cluster.cluster_id()))] == [
+        True
+    ]
 
 
 def test_cancel_of_a_plan_leaves_alone_what_the_plan_before_it_in_the_same_file_has_set(tmp_path: Path) -> None:
@@ -170,6 +172,35 @@ def test_topics_outside_the_plan_need_not_be_readable(file: JournalFile) -> None
     cluster.hidden = {"orders"}
     with pytest.raises(ControlError, match="orders: nothing came back"):
         execute(cluster, plan(p0=(3,)), file)
+
+
+def test_plan_that_a_shell_has_put_behind_stdin_has_its_journal_beside_its_file(tmp_path: Path) -> None:
+    """`--reassignment-json-file /dev/stdin < plan.json`: nothing is written to /dev."""
+    (tmp_path / "plan.json").write_text("the plan")
+    with (tmp_path / "plan.json").open() as plan_file:
+        file = JournalFile(Path(f"/dev/fd/{plan_file.fileno()}"), "plan0001")
+        assert {file.path.parent, file.rollback_path.parent, file.lock_path.parent} == {tmp_path}
+
+
+def test_journals_of_other_clusters_and_of_commands_at_work_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All plans that came through a pipe have theirs in one folder."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    here, there = three(), three()
+    there._id = "another"
+    first, second, third = (JournalFile(Path("/dev/stdin"), name) for name in ("first", "second", "third"))
+    execute(there, plan(p0=(2,)), first)
+    execute(here, plan(p1=(2,)), second)
+    execute(here, plan(p2=(3,)), third, Orders(throttle=100, additional=True))
+    here.end_moves()
+    with second.locked() as mine:
+        assert mine
+        assert ended(here, plan(p2=(3,)), third).is_done
+        assert here.throttles.rates[2]
+    ended(here, plan(p2=(3,)), third)
+    assert here.throttles == NOTHING
+    assert there.throttles != NOTHING
 
 
 def test_verify_leaves_the_throttle_to_a_command_that_is_at_work(file: JournalFile) -> None:
