@@ -9,6 +9,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from heapq import nsmallest
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -167,15 +168,19 @@ class LayeredThrottle:
 
 def changes_between(before: EffectiveThrottle, after: EffectiveThrottle) -> str:
     """Return what differs, for the log: `mode: none -> observe`, with at most MOST_TOLD parts. "none" is no part."""
-    old, new = before.values(), after.values()
-    paths = sorted(path for path in old.keys() | new.keys() if old.get(path) != new.get(path))
-    told = [f"{_shown(path)}: {_in_words(old.get(path))} -> {_in_words(new.get(path))}" for path in paths[:MOST_TOLD]]
+    old, new = before.parts, after.parts
+    paths = [path for path, part in new.items() if path not in old or old[path].value != part.value]
+    paths += [path for path in old if path not in new]
+    told = [
+        f"{_shown(path)}: {_in_words(old.get(path))} -> {_in_words(new.get(path))}"
+        for path in nsmallest(MOST_TOLD, paths)
+    ]
     more = len(paths) - len(told)
     return "; ".join([*told, f"{more:,} more"] if more else told) or "nothing"
 
 
-def _in_words(value: Value | None) -> str:
-    return "none" if value is None else str(_plain(value))
+def _in_words(part: Part | None) -> str:
+    return "none" if part is None else str(_plain(part.value))
 
 
 def plain_table(table: ThrottleTable) -> dict[str, Any]:
