@@ -147,9 +147,6 @@ class Settlement:
         # taken out first: it is settled once, even if an exception follows
         reserved, fetch.reserved = fetch.reserved, {}
         state.accounts.hand_over(reserved, of_waiting)
-        if not side.takes_out:  # the broker beside: what was read has arrived
-            state.accounts.let_arrive(math.inf)
-            state.accounts.confirm()
         for ledger, size in in_sync.items():
             ledger.charge(size)
         for quota in side.quotas:

@@ -23,10 +23,10 @@ BATCH = 10_000
 LIMIT = 1_040_000
 
 
-def asked() -> tuple[MovedClock, Throttle, ReplicaLink, Sequence[ScannedTopic], int]:
+def asked(side: str = "leader") -> tuple[MovedClock, Throttle, ReplicaLink, Sequence[ScannedTopic], int]:
     """A throttle, a link with a grant, what the leader answers to it, and what is reserved for it."""
     clock = MovedClock()
-    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS}))
+    throttle = Throttle(side, 1, clock, ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS}))
     leader = Leader({(b"t", 0): Log([BATCH] * 10_000)})
     talk = Conversation(clock, throttle.link(2), leader, Follower({(b"t", 0): 0}))
     talk.run(2.0)
@@ -106,6 +106,22 @@ def test_very_many_links_that_hold_bytes_back_send_no_more_than_half_of_the_quot
         one._of(ledger).reserve(50_000)
         one.let_arrive(0)
     assert 500 * LEAST_BYTES / many[0].longest_wait() == RATE / 2
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_an_answer_has_arrived_when_the_follower_asks_again_on_both_sides(side: str) -> None:
+    """A broker that appends 0.1 s late has two answers in its next second, so both have to fit in one window."""
+    clock, throttle, link, answer, _ = asked(side)
+    ledger = throttle.ledger
+    link.settle(answer)
+    held = ledger.reserved
+    assert held > 0
+    clock.move(0.1)
+    link.accounts.confirm()
+    clock.move(0.99)
+    assert ledger.room() == pytest.approx(LIMIT - held, abs=1)
+    clock.move(0.05)
+    assert ledger.room() == pytest.approx(LIMIT, abs=1)
 
 
 def test_what_has_arrived_of_an_answer_leaves_the_window_a_second_later_though_nobody_asks_again() -> None:
