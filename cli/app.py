@@ -7,7 +7,7 @@ from typing import Annotated, cast
 
 import typer
 
-from weir.cli import capture, demo, doctor, move, plan, report, run, status, throttle, webhook
+from weir.cli import capture, demo, doctor, limits, move, plan, report, run, status, throttle, webhook
 from weir.cli.errors import DONE, INTERRUPTED, WRONG_USAGE, CommandError
 from weir.cli.examples import add_examples
 from weir.cli.options import with_options
@@ -25,10 +25,11 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("check")(run.check)
 app.command("doctor")(doctor.doctor)
-app.command("status")(status.status)
+app.command("status")(with_options(status.status))
 app.command("plan")(with_options(plan.plan))
 app.command("webhook")(webhook.webhook)
 app.add_typer(throttle.app, name="throttle")
+app.add_typer(limits.app, name="limits")
 app.add_typer(move.app, name="move")
 app.add_typer(capture.app, name="capture")
 app.add_typer(report.app, name="report")

@@ -25,6 +25,12 @@ EXAMPLES: Final = {
         "weir throttle set --topic orders --leader-replicas '*' --bootstrap-server kafka1:9092",
     ),
     "throttle clear": ("weir throttle clear", "weir throttle clear --stale --bootstrap-server kafka1:9092"),
+    "limits show": ("weir limits show --bootstrap-server kafka1:9092",),
+    "limits set": (
+        "weir limits set --client-id 'connector-consumer-*' --per connector --records 1000",
+        "weir limits set --client-id mirror --bytes 5MB --for 2h --reason 'reindexing'",
+    ),
+    "limits clear": ("weir limits clear --client-id mirror --bootstrap-server kafka1:9092",),
     "move generate": (
         "weir move generate --bootstrap-server kafka1:9092 --topics-to-move-json-file topics.json --broker-list 1,2,3"
         " --out plan.json",

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING
 
-import typer
-
-from weir.cli.cluster import connector, told_errors
+from weir.cli.cluster import CommandConfigOption, connector, told_errors
 from weir.cli.errors import WRONG_USAGE, CommandError
-from weir.cli.sidecars import Reply, admin_addresses, ask_all
+from weir.cli.options import option
+from weir.cli.sidecars import AdminOption, ConfigOption, Reply, admin_addresses, ask_all
 from weir.proxy.config.address import Address
 from weir.proxy.config.tables import DEFAULT_ADMIN
 
@@ -20,31 +20,26 @@ if TYPE_CHECKING:
     from weir.control.cluster_admin import ClusterAdmin, ThrottleSetting
     from weir.control.move_admin import MoveAdmin
 
-BootstrapOption = Annotated[
-    str | None,
-    typer.Option("--bootstrap-server", metavar="HOST:PORT", help="A cluster: the sidecars at its brokers' hosts."),
-]
-DnsOption = Annotated[
-    str | None, typer.Option("--admin-dns", metavar="NAME", help="The sidecars at all addresses of a DNS name.")
-]
-PortOption = Annotated[
-    int, typer.Option("--admin-port", min=1, max=65535, help="The port of all sidecars found by either of these.")
-]
 DEFAULT_PORT = DEFAULT_ADMIN.port
 
 _CLUSTER_SECONDS = 10.0
 _DISTINCT = "sidecars that share a host have ports of their own: name them with --admin"
 
 
-class Where(NamedTuple):
-    """What the options say of where the sidecars are."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """The sidecars that a command asks."""
 
-    admin: Sequence[str] | None
-    config: Sequence[Path] | None
-    bootstrap: str | None = None
-    command_config: Path | None = None
-    dns: str | None = None
-    port: int = DEFAULT_PORT
+    admin: AdminOption = None
+    config: ConfigOption = None
+    bootstrap_server: str | None = option(
+        "--bootstrap-server", "HOST:PORT", "A cluster: the sidecars at its brokers' hosts."
+    )
+    command_config: CommandConfigOption = None
+    admin_dns: str | None = option("--admin-dns", "NAME", "The sidecars at all addresses of a DNS name.")
+    admin_port: int = option(
+        "--admin-port", None, "The port of all sidecars found by either of these.", DEFAULT_PORT, min=1, max=65535
+    )
 
 
 @contextmanager
@@ -60,12 +55,12 @@ def sidecars(where: Where, cluster: ClusterAdmin | None) -> dict[Address, int | 
 
     Those that are named one by one are all that there are. Else those of the DNS name, or of the cluster's brokers.
     """
-    if where.dns is not None and not (where.admin or where.config):
-        return dict.fromkeys(Address(host, where.port) for host in _addresses(where.dns))
+    if where.admin_dns is not None and not (where.admin or where.config):
+        return dict.fromkeys(Address(host, where.admin_port) for host in _addresses(where.admin_dns))
     if where.admin or where.config or cluster is None:
         return dict.fromkeys(admin_addresses(where.admin, where.config))
     hosts = sorted(cluster.broker_hosts().items())
-    found: dict[Address, int | None] = {Address(host, where.port): broker for broker, host in hosts}
+    found: dict[Address, int | None] = {Address(host, where.admin_port): broker for broker, host in hosts}
     if len(found) < len(hosts):
         raise CommandError(f"{len(hosts)} brokers have {len(found)} hosts; {_DISTINCT}.", WRONG_USAGE)
     return found
@@ -73,10 +68,10 @@ def sidecars(where: Where, cluster: ClusterAdmin | None) -> dict[Address, int | 
 
 def ask_sidecars(where: Where, method: str, path: str, body: object = None) -> list[Reply]:
     """Send one request to every sidecar."""
-    if where.bootstrap is None:
+    if where.bootstrap_server is None:
         found = sidecars(where, None)
     else:
-        with cluster_of(where.bootstrap, where.command_config) as cluster:
+        with cluster_of(where.bootstrap_server, where.command_config) as cluster:
             found = sidecars(where, cluster)
     return ask_all(list(found), method, path, body)
 

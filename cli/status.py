@@ -11,23 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weir.cli import fleet_status, not_throttled
-from weir.cli.cluster import CommandConfigOption
 from weir.cli.errors import CommandError
-from weir.cli.fleet import (
-    DEFAULT_PORT,
-    BootstrapOption,
-    DnsOption,
-    PortOption,
-    Where,
-    ask_sidecars,
-    cluster_of,
-    sidecars,
-)
+from weir.cli.fleet import Where, ask_sidecars, cluster_of, sidecars
 from weir.cli.limited_status import limited_rows, print_limited
 from weir.cli.output import print_table
 from weir.cli.sidecars import (
-    AdminOption,
-    ConfigOption,
     JsonOption,
     Reply,
     Row,
@@ -53,20 +41,14 @@ WatchOption = Annotated[bool, typer.Option("--watch", help="Ask again every 2 s,
 
 
 def status(
-    admin: AdminOption = None,
-    config: ConfigOption = None,
-    bootstrap_server: BootstrapOption = None,
-    command_config: CommandConfigOption = None,
-    admin_dns: DnsOption = None,
-    admin_port: PortOption = DEFAULT_PORT,
+    where: Where,
     watch: WatchOption = False,
     json_wanted: JsonOption = False,
 ) -> int:
     """Show what sidecars hold back, limited clients too; with a cluster its moves and throttles."""
-    where = Where(admin, config, bootstrap_server, command_config, admin_dns, admin_port)
-    if bootstrap_server is None:
+    if where.bootstrap_server is None:
         return _repeated(lambda: _sidecars_status(where, json_wanted, watch), watch)
-    with cluster_of(bootstrap_server, command_config) as cluster:
+    with cluster_of(where.bootstrap_server, where.command_config) as cluster:
         return _repeated(lambda: _fleet_status(where, cluster, json_wanted, watch), watch)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,25 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.cli.cluster import CommandConfigOption
 from weir.cli.errors import WRONG_USAGE, CommandError
-from weir.cli.fleet import (
-    DEFAULT_PORT,
-    BootstrapOption,
-    DnsOption,
-    PortOption,
-    Where,
-    ask_sidecars,
-    cluster_of,
-    shown,
-    sidecars,
-)
+from weir.cli.fleet import Where, ask_sidecars, cluster_of, shown, sidecars
+from weir.cli.lease import LeaseOptions
+from weir.cli.options import with_options
 from weir.cli.output import print_table
-from weir.cli.quantities import parse_duration, show_duration
+from weir.cli.quantities import show_duration
 from weir.cli.rates import parse_rate
 from weir.cli.sidecars import (
-    AdminOption,
-    ConfigOption,
     JsonOption,
     Reply,
     Row,
@@ -56,8 +44,6 @@ if TYPE_CHECKING:
 _NONE = "none"
 _PATH = "/v1/throttle"
 
-app = typer.Typer(help="Show or change the throttle of running sidecars.")
-
 _LAYER_WORDS = {"file": "the file's throttle", "kafka": "Kafka's own throttle"}
 _RATE_HELP = "Bytes/s, as in 5000000, 500k, 5MB or 5MiB; 'none' for no quota."
 _REPLICAS_HELP = "'*', or partition:broker pairs as in '0:1,1:2'; 'none' for no replica."
@@ -66,30 +52,24 @@ TopicOption = Annotated[
 ]
 
 
-@app.command()
 def show(
-    admin: AdminOption = None,
-    config: ConfigOption = None,
-    bootstrap_server: BootstrapOption = None,
-    command_config: CommandConfigOption = None,
-    admin_dns: DnsOption = None,
-    admin_port: PortOption = DEFAULT_PORT,
+    where: Where,
     json_wanted: JsonOption = False,
 ) -> int:
     """Show the throttle in force, and where each part came from; with a cluster Kafka's own settings too."""
-    where = Where(admin, config, bootstrap_server, command_config, admin_dns, admin_port)
-    if bootstrap_server is None:
+    if where.bootstrap_server is None:
         return _print(ask_sidecars(where, "GET", _PATH), json_wanted)
     from weir.control.fleet import look
 
-    with cluster_of(bootstrap_server, command_config) as cluster:
+    with cluster_of(where.bootstrap_server, where.command_config) as cluster:
         replies = ask_all(list(sidecars(where, cluster)), "GET", _PATH)
         settings = look(cluster).throttles
     return _print(replies, json_wanted, settings)
 
 
-@app.command("set")
 def set_throttle(
+    where: Where,
+    lease: LeaseOptions,
     leader_rate: Annotated[str | None, typer.Option("--leader-rate", metavar="RATE", help=_RATE_HELP)] = None,
     follower_rate: Annotated[str | None, typer.Option("--follower-rate", metavar="RATE", help=_RATE_HELP)] = None,
     topic: TopicOption = None,
@@ -105,20 +85,6 @@ def set_throttle(
             "--set", metavar="NAME=VALUE", help="Another key of the table throttle, as in mode=observe; repeatable."
         ),
     ] = None,
-    for_: Annotated[
-        str | None,
-        typer.Option(
-            "--for", metavar="TIME", help="How long it holds, as in 2h or 90min; else until a restart or reload."
-        ),
-    ] = None,
-    reason: Annotated[str | None, typer.Option("--reason", help="Why; shown beside it. Needs --for.")] = None,
-    owner: Annotated[str | None, typer.Option("--owner", help="Who; by default the user of this shell.")] = None,
-    admin: AdminOption = None,
-    config: ConfigOption = None,
-    bootstrap_server: BootstrapOption = None,
-    command_config: CommandConfigOption = None,
-    admin_dns: DnsOption = None,
-    admin_port: PortOption = DEFAULT_PORT,
     json_wanted: JsonOption = False,
 ) -> int:
     """Change what is named, and leave the rest as it is. Without --bootstrap-server that is one sidecar's throttle.
@@ -143,16 +109,12 @@ def set_throttle(
         change["topics"] = dict.fromkeys(topic, replicas)
     if not change:
         raise CommandError("nothing to set: give a rate, or a topic with its replicas.", WRONG_USAGE)
-    if for_ is not None:
-        change["lease"] = _lease(for_, owner, reason)
-    elif reason is not None or owner is not None:
-        raise CommandError("--for is missing: a reason and an owner belong to a change that ends.", WRONG_USAGE)
-    where = Where(admin, config, bootstrap_server, command_config, admin_dns, admin_port)
+    change |= lease.as_plain()
     return _print(ask_sidecars(where, "PATCH", _PATH, change), json_wanted)
 
 
-@app.command()
 def clear(
+    where: Where,
     topic: TopicOption = None,
     stale: Annotated[
         bool, typer.Option("--stale", help="Remove what moves have left in Kafka's own configurations, and only that.")
@@ -161,48 +123,26 @@ def clear(
         bool,
         typer.Option("--all", help="Throttle nothing, whatever the file and Kafka say, until a restart or reload."),
     ] = False,
-    admin: AdminOption = None,
-    config: ConfigOption = None,
-    bootstrap_server: BootstrapOption = None,
-    command_config: CommandConfigOption = None,
-    admin_dns: DnsOption = None,
-    admin_port: PortOption = DEFAULT_PORT,
     json_wanted: JsonOption = False,
 ) -> int:
     """Remove what was set with `weir throttle set`, or the topics named only.
 
     The file's throttle, and Kafka's own where a sidecar follows it, are in force again.
     """
-    where = Where(admin, config, bootstrap_server, command_config, admin_dns, admin_port)
     if everything and (topic or stale):
         raise CommandError(f"--all cannot be given with {'--topic' if topic else '--stale'}.", WRONG_USAGE)
     if stale:
-        if topic or bootstrap_server is None:
+        if topic or where.bootstrap_server is None:
             wrong = "--topic cannot be given with --stale" if topic else "--bootstrap-server is missing"
             raise CommandError(
                 f"{wrong}: --stale clears all that is stale in one cluster's own configurations.", WRONG_USAGE
             )
-        return clear_stale(where, bootstrap_server, json_wanted)
+        return clear_stale(where, where.bootstrap_server, json_wanted)
     if topic:
         replies = ask_sidecars(where, "PATCH", _PATH, {"topics": dict.fromkeys(topic)})
     else:
         replies = ask_sidecars(where, "DELETE", _PATH if everything else f"{_PATH}?source=http")
     return _print(replies, json_wanted)
-
-
-def _lease(for_: str, owner: str | None, reason: str | None) -> dict[str, Any]:
-    try:
-        seconds = parse_duration(for_)
-    except ValueError as error:
-        raise CommandError(f"--for: {error}.", WRONG_USAGE) from error
-    return {"seconds": seconds, "owner": _user() if owner is None else owner, "reason": reason or ""}
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # in a container the user may have no name
-        return ""
 
 
 def _named_setting(text: str) -> tuple[str, int | str | None]:
@@ -312,3 +252,9 @@ def _origins(table: dict[str, Any]) -> dict[str, str]:
                 said = ": ".join(text for text in (part.get("owner"), part.get("reason")) if text)
                 found[part["part"]] = ", ".join(text for text in (layer["source"], left, said) if text)
     return found
+
+
+app = typer.Typer(help="Show or change the throttle of running sidecars.")
+app.command("show")(with_options(show))
+app.command("set")(with_options(set_throttle))
+app.command("clear")(with_options(clear))

@@ -1,24 +1,36 @@
-"""Puts the layer below in force when a change of the throttle with a lease ends."""
+"""Puts the layer below in force when a change with a lease ends."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable
+from typing import Protocol
 
-from weir.proxy.admin.metrics import ProcessStats
 from weir.proxy.log import EventLog
-from weir.proxy.throttle.table import LayeredThrottle
+from weir.quota.layers import Lease
+
+
+class Leased(Protocol):
+    """Settings of which some end by themselves."""
+
+    def next_expiry(self) -> float:
+        """Return when the next lease ends (clock seconds); inf where none does."""
+
+    def expire(self) -> list[Lease]:
+        """Drop what has ended. Returns the leases."""
 
 
 class Expiry:
-    """Ends the leases of `throttle`, and counts and logs each. `clock` gives monotonic seconds."""
+    """Ends the leases of `settings`. Each is counted and logged as an `event`. `clock` gives monotonic seconds."""
 
     def __init__(
-        self, throttle: LayeredThrottle, stats: ProcessStats, log: EventLog, clock: Callable[[], float]
+        self, event: str, settings: Leased, expired: Counter[str], log: EventLog, clock: Callable[[], float]
     ) -> None:
-        self._throttle = throttle
-        self._stats = stats
+        self._event = event
+        self._settings = settings
+        self._expired = expired
         self._log = log
         self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
@@ -26,7 +38,7 @@ class Expiry:
     def watch(self) -> None:
         """Await the next end, as the leases are now."""
         self.close()
-        seconds = self._throttle.next_expiry() - self._clock()
+        seconds = self._settings.next_expiry() - self._clock()
         if seconds != math.inf:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, seconds), self._expire)
 
@@ -37,7 +49,7 @@ class Expiry:
             self._timer = None
 
     def _expire(self) -> None:
-        for lease in self._throttle.expire():
-            self._stats.throttles_expired += 1
-            effect = "the file's throttle and Kafka's are in force again where it was"
-            self._log.info("throttle_expired", owner=lease.owner or "nobody", reason=lease.reason, effect=effect)
+        for lease in self._settings.expire():
+            self._expired[self._event] += 1
+            effect = "what was set below it, as in the file, is in force again"
+            self._log.info(self._event, owner=lease.owner or "nobody", reason=lease.reason, effect=effect)

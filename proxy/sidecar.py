@@ -38,6 +38,7 @@ from weir.proxy.config.throttle import throttle_settings, wants_brokers, wants_f
 from weir.proxy.expiry import Expiry
 from weir.proxy.export.exporter import Exporter, new_exporter
 from weir.proxy.limits.gate import LinkGate
+from weir.proxy.limits.layers import LimitLayers
 from weir.proxy.limits.shares import LimitShares
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.listeners import ListenError, named, new_listeners, route_status
@@ -102,10 +103,12 @@ class Sidecar:
         self._facts = ClusterFacts([side.throttle for side in self.sides], self._relays.values())
         self.limits = LimitStage(clock, self.log, topic_names.name_of)
         self._limit_shares = LimitShares(self.limits.clients, self._brokers, clock)
-        self.client_limits: tuple[ClientLimitTable, ...] = ()
+        self.client_limits = LimitLayers(self._limit_clients, clock)
+        self._limited_by: Sequence[ClientLimitTable] = ()
+        self._limits_end = Expiry("limits_expired", self.client_limits, self.process.expired, self.log, clock)
         self.listeners: list[Listener] = []
         self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock, config.cluster)
-        self._expiry = Expiry(self.throttle, self.process, self.log, clock)
+        self._throttle_ends = Expiry("throttle_expired", self.throttle, self.process.expired, self.log, clock)
         self.history = History(self.sides, self.limits.clients, clock)
         access = Access(config.admin, clock, self._admin_keys)
         self._admin = AdminServer(self, self.log, access)
@@ -130,7 +133,7 @@ class Sidecar:
                     wants_facts=lambda: wants_facts(self.throttle.table),
                     topics_behind=self._facts.topics_behind,
                 ),
-                wants_brokers=lambda: bool(self.client_limits) or wants_brokers(self.throttle.table),
+                wants_brokers=lambda: bool(self._limited_by) or wants_brokers(self.throttle.table),
             ),
             self.log,
             self.polls,
@@ -203,7 +206,8 @@ class Sidecar:
         self.history.close()
         self._key_watch.close()
         self._upstreams.close()
-        self._expiry.close()
+        self._throttle_ends.close()
+        self._limits_end.close()
         await self.exchange.close()
         await self._cluster.close()
         for listener in self.listeners:
@@ -286,7 +290,7 @@ class Sidecar:
                 side.throttle.side: await side_status(side, trend)
                 for side, trend in zip(self.sides, trends, strict=True)
             },
-            **({"limits": await limited_status(self.limits.clients)} if self.client_limits else {}),
+            **({"limits": await limited_status(self.limits.clients)} if self._limited_by else {}),
         }
 
     def metrics(self, accept: str) -> Iterator[bytes]:
@@ -323,19 +327,19 @@ class Sidecar:
 
     def _tell_capture(self) -> None:
         if self.capture is not None:
-            is_throttled = bool(self.client_limits) or any(side.throttle.settings.throttles for side in self.sides)
+            is_throttled = bool(self._limited_by) or any(side.throttle.settings.throttles for side in self.sides)
             self.capture.throttle_changed(is_throttled)
 
     def _apply_limits(self) -> None:
         self._bounds.apply(self.config.limits)
-        self.limit_clients(self.config.limits.client)
+        self.client_limits.load(self.config.limits.client)
 
-    def limit_clients(self, tables: Sequence[ClientLimitTable]) -> None:
+    def _limit_clients(self, tables: Sequence[ClientLimitTable]) -> None:
         """Put these limits of clients in force, in place of all others. What is held is decided about at once."""
-        if tuple(tables) == self.client_limits:
+        self._limits_end.watch()
+        if tables == self._limited_by:
             return
-        rules = rules_of(tables)
-        self.client_limits = tuple(tables)
+        self._limited_by, rules = tables, rules_of(tables)
         self.limits.configure(rules)
         self._tell_capture()
         if rules and self.config.cluster is not None:
@@ -357,7 +361,7 @@ class Sidecar:
         self._tell_capture()
         self._cluster.throttle_changed()
         self.exchange.changed()
-        self._expiry.watch()
+        self._throttle_ends.watch()
 
     def _followers_changed(self) -> None:
         """Make quotas for followers that were not known before."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -22,8 +22,8 @@ from weir.proxy.admin.history import History
 from weir.proxy.admin.page.write import headers, page
 from weir.proxy.admin.scrapes import Scrapes
 from weir.proxy.config.address import Address
-from weir.proxy.config.client_limits import ClientLimitTable, read_client_limits
 from weir.proxy.config.reader import ConfigError, shown
+from weir.proxy.limits.layers import LimitLayers, limits_in_words
 from weir.proxy.log import EventLog
 from weir.proxy.throttle.table import LayeredThrottle, changes_between
 from weir.quota.layers import HTTP
@@ -48,6 +48,7 @@ class Administered(Protocol):
     """What the admin server shows and changes; a Sidecar is one."""
 
     throttle: LayeredThrottle
+    client_limits: LimitLayers
     history: History
     fleet: Fleet
 
@@ -56,11 +57,6 @@ class Administered(Protocol):
 
     async def status(self) -> dict[str, Any]:
         """Return the state as plain JSON values."""
-
-    client_limits: tuple[ClientLimitTable, ...]
-
-    def limit_clients(self, tables: Sequence[ClientLimitTable]) -> None:
-        """Put these limits of clients in force, in place of all others."""
 
     def metrics(self, accept: str) -> Iterator[bytes]:
         """Yield the metrics in slices, between which the event loop is to run."""
@@ -185,22 +181,24 @@ class AdminServer:
         return _json(await self._administered.throttle.as_plain())
 
     async def _show_limits(self, request: web.Request) -> web.Response:
-        return _json({"client": [table.as_plain() for table in self._administered.client_limits]})
+        return _json(self._administered.client_limits.as_plain())
 
     async def _change_limits(self, request: web.Request) -> web.Response:
-        administered = self._administered
-        before = len(administered.client_limits)
-        entries: object = []
-        if request.method != "DELETE":
-            body = _decoded(await _body(request))
-            if not isinstance(body, Mapping) or set(body) != {"client"}:
-                raise ConfigError("body", f'must be {{"client": [...]}}, not {shown(body)}')
-            entries = body["client"]
-            if request.method == "PATCH":
-                entries = _patched(administered.client_limits, entries)
-        administered.limit_clients(read_client_limits(entries, "client"))
-        self._changed("limits_changed", request, {"entries": before}, entries=len(administered.client_limits))
-        return await self._show_limits(request)
+        limits = self._administered.client_limits
+        body, before = await _body(request), limits.tables
+        if request.method == "DELETE":
+            if _of_http_alone(request):
+                limits.forget_http(request.query.get("client_id"))
+            else:
+                limits.clear()
+        elif request.method == "PUT":
+            limits.replace(_decoded(body))
+        else:
+            limits.patch(_decoded(body))
+        after = limits.tables
+        changed = limits_in_words(before, after)
+        self._changed("limits_changed", request, {"entries": len(before)}, entries=len(after), changed=changed)
+        return _json({"client": [table.as_plain() for table in after]})
 
     async def _change_throttle(self, request: web.Request) -> web.Response:
         throttle = self._administered.throttle
@@ -221,24 +219,8 @@ def _of_http_alone(request: web.Request) -> bool:
     """Return whether a removal is of what HTTP set alone (`?source=http`), and not of all layers."""
     source = request.query.get("source", "")
     if source not in ("", HTTP):
-        raise ConfigError("source", f"must be {HTTP}, or be left out to throttle nothing, not {shown(source)}")
+        raise ConfigError("source", f"must be {HTTP}, or be left out to remove everything, not {shown(source)}")
     return source == HTTP
-
-
-def _patched(tables: Sequence[ClientLimitTable], changes: object) -> list[dict[str, Any]]:
-    """Return the entries after a merge patch for each that `changes` names by its client_id and per."""
-    entries: dict[tuple[str, str], dict[str, Any]] = {
-        (table.client_id, table.per): table.as_plain() for table in tables
-    }
-    if not isinstance(changes, list):
-        raise ConfigError("client", f"must be a list, not {shown(changes)}")
-    for index, change in enumerate(changes):
-        if not isinstance(change, Mapping) or not isinstance(change.get("client_id"), str):
-            raise ConfigError(f"client[{index}]", "must be a table with a client_id: it says which entry changes")
-        key = str(change["client_id"]), str(change.get("per", "task"))
-        merged = {**entries.get(key, {}), **change}
-        entries[key] = {name: value for name, value in merged.items() if value is not None}
-    return list(entries.values())
 
 
 def _new_connection(server: web.Server) -> asyncio.BaseProtocol:

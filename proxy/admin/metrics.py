@@ -56,7 +56,8 @@ class ProcessStats:
     is_ready: bool = False
     is_captured: bool | None = None
     """Whether brokers' connections are captured now; None without `[capture]`."""
-    throttles_expired: int = 0
+    expired: Counter[str] = field(default_factory=Counter)
+    """Changes over HTTP whose lease has ended: `throttle_expired` and `limits_expired`."""
     reloads: Counter[str] = field(default_factory=Counter)
     export: ExportStats = field(default_factory=ExportStats)
 
@@ -83,7 +84,14 @@ def families(sides: Sequence[SideSource], process: ProcessStats, *, by_partition
         "counter",
         "Changes of the throttle over HTTP whose lease has ended.",
         (),
-        [((), process.throttles_expired)],
+        [((), process.expired["throttle_expired"])],
+    )
+    yield Family(
+        "weir_limits_expired",
+        "counter",
+        "Limits of clients set over HTTP whose lease has ended.",
+        (),
+        [((), process.expired["limits_expired"])],
     )
     if process.is_captured is not None:
         yield Family(

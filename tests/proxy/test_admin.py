@@ -27,10 +27,11 @@ from weir.proxy.admin.fleet import Fleet
 from weir.proxy.admin.history import History
 from weir.proxy.admin.http import MAX_BODY_BYTES, AdminServer
 from weir.proxy.config.address import Address
-from weir.proxy.config.client_limits import ClientLimitTable
+from weir.proxy.config.client_limits import read_client_limits
 from weir.proxy.config.load import parse_config
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.tables import Admin, Config, ThrottleTable
+from weir.proxy.limits.layers import LimitLayers
 from weir.proxy.log import EventLog
 from weir.proxy.shares.messages import ShareAnswer
 from weir.proxy.throttle.table import LayeredThrottle
@@ -46,15 +47,13 @@ class Sidecar:
     throttle: LayeredThrottle = field(init=False)
     history: History = field(init=False)
     fleet: Fleet = field(init=False)
-    client_limits: tuple[ClientLimitTable, ...] = ()
+    client_limits: LimitLayers = field(init=False)
 
     def __post_init__(self) -> None:
         self.throttle = LayeredThrottle(parse_config(FULL).throttle, self.applied.append)
+        self.client_limits = LimitLayers(lambda tables: None, MovedClock(5.0))
         self.history = History([], Clients(MovedClock(), lambda *fault: None), MovedClock(7.0))
         self.fleet = Fleet(Config(broker_id=1), lambda: {}, self.status, MovedClock())
-
-    def limit_clients(self, tables: Sequence[ClientLimitTable]) -> None:
-        self.client_limits = tuple(tables)
 
     async def not_ready(self) -> list[str]:
         return self.reasons
@@ -321,17 +320,47 @@ async def test_admin_connections_beyond_the_limit_close_the_oldest_and_the_next_
 SINKS = {"client_id": "connector-consumer-*", "record.rate.limit": 1000, "per": "connector"}
 
 
+async def limits(client: Client, method: str, body: object = None, query: str = "") -> Any:
+    status, answer = await client.call(method, f"/v1/limits{query}", body)
+    assert status == 200
+    return answer["client"]
+
+
 async def test_limits_are_shown_replaced_merged_and_removed(client: Client) -> None:
     assert await client.call("GET", "/v1/limits") == (200, {"client": []})
-    assert await client.call("PUT", "/v1/limits", {"client": [SINKS]}) == (200, {"client": [SINKS]})
+    assert await limits(client, "PUT", {"client": [SINKS]}) == [SINKS]
     more = {"client_id": "mine", "byte.rate.limit": 5.5}
     change = {"client": [{"client_id": "connector-consumer-*", "per": "connector", "record.rate.limit": 5}, more]}
-    merged = {"client": [{**SINKS, "record.rate.limit": 5}, more]}
-    assert await client.call("PATCH", "/v1/limits", change) == (200, merged)
+    assert await limits(client, "PATCH", change) == [{**SINKS, "record.rate.limit": 5}, more]
     change = {"client": [{"client_id": "mine", "byte.rate.limit": None}]}
-    assert (await client.call("PATCH", "/v1/limits", change))[1]["client"][1] == {"client_id": "mine"}
-    assert await client.call("DELETE", "/v1/limits") == (200, {"client": []})
-    assert client.sidecar.client_limits == ()
+    assert (await limits(client, "PATCH", change))[1] == {"client_id": "mine"}
+    assert await limits(client, "DELETE") == []
+    assert client.sidecar.client_limits.tables == ()
+
+
+async def test_limits_of_the_file_hold_again_without_those_of_http(client: Client) -> None:
+    mine, other = {"client_id": "mine", "byte.rate.limit": 5}, {"client_id": "other", "byte.rate.limit": 7}
+    client.sidecar.client_limits.load(read_client_limits([mine], "client"))
+    assert await client.call("GET", "/v1/limits") == (200, {"client": [mine]})
+    changed = {**mine, "byte.rate.limit": 9}
+    assert await limits(client, "PATCH", {"client": [changed, other]}) == [changed, other]
+    assert await limits(client, "DELETE", query="?source=http&client_id=mine") == [mine, other]
+    assert await limits(client, "DELETE", query="?source=http") == [mine]
+    assert await limits(client, "DELETE") == []
+    assert await limits(client, "DELETE", query="?source=http") == [mine]
+
+
+async def test_lease_of_a_limit_says_who_and_until_when(client: Client) -> None:
+    mine = {"client_id": "mine", "byte.rate.limit": 5}
+    client.sidecar.client_limits.load(read_client_limits([mine], "client"))
+    lease = {"seconds": 60, "owner": "ann", "reason": "reindexing"}
+    body = {"client": [{**mine, "byte.rate.limit": 9}], "lease": lease}
+    assert await limits(client, "PATCH", body) == [{**mine, "byte.rate.limit": 9}]
+    status, answer = await client.call("GET", "/v1/limits")
+    told = {"client_id": "mine", "per": "task", "source": "http", "expires_in_seconds": 60, "owner": "ann"}
+    assert (status, answer["sources"]) == (200, [{**told, "reason": "reindexing"}])
+    status, answer = await client.call("PATCH", "/v1/limits", {"client": [mine], "lease": {"seconds": 0}})
+    assert (status, answer["field"]) == (400, "lease.seconds")
 
 
 @pytest.mark.parametrize(
@@ -353,7 +382,7 @@ async def test_limits_that_are_wrong_change_nothing(client: Client, method: str,
     status, answer = await client.call(method, "/v1/limits", body)
     assert status == 400
     assert field in answer["field"]
-    assert await client.call("GET", "/v1/limits") == (200, {"client": [SINKS]})
+    assert await limits(client, "GET") == [SINKS]
 
 
 async def test_admin_question_about_shares_is_answered(client: Client) -> None:

@@ -116,15 +116,30 @@ async def test_the_file_s_limits_are_in_force_from_the_start_and_again_after_a_r
     async with serving(LIMIT.format(1)) as (sidecar, port):
         consumer = await Consumer.of(sidecar)
         await consumer.fetch()
-        sidecar.limit_clients(())
+        sidecar.client_limits.clear()
         for _ in range(5):
             await consumer.fetch()
         sidecar.reload(parse_config(FILE.format(port=port) + LIMIT.format(1)))
-        assert [table.client_id for table in sidecar.client_limits] == ["connector-consumer-*"]
+        assert [table.client_id for table in sidecar.client_limits.tables] == ["connector-consumer-*"]
         await consumer.fetch()
         assert await consumer.is_held()
         sidecar.reload(parse_config(FILE.format(port=port)))
-        assert sidecar.client_limits == ()
+        assert sidecar.client_limits.tables == ()
+
+
+async def test_limit_with_a_lease_gives_way_to_the_file_s_by_itself() -> None:
+    async with serving(LIMIT.format(1e6)) as (sidecar, _):
+        consumer, client_id = await Consumer.of(sidecar), "connector-consumer-*"
+        changed = {"client": [{"client_id": client_id, "record.rate.limit": 1}], "lease": {"seconds": 1}}
+        sidecar.client_limits.patch(changed)
+        await consumer.fetch()
+        assert await consumer.is_held()
+        async with asyncio.timeout(5):  # the one that was held
+            await consumer.reader.readexactly(int.from_bytes(await consumer.reader.readexactly(4), "big"))
+        for _ in range(5):
+            await consumer.fetch()
+        assert sidecar.process.expired == {"limits_expired": 1}
+        assert sidecar.client_limits.tables[0].options == {"record.rate.limit": 1e6}
 
 
 async def test_metrics_have_kip_731_s_names_by_client_id() -> None:

@@ -14,7 +14,7 @@ from weir.quota.budget.accounts import LEAST_BYTES, LinkAccounts
 from weir.quota.budget.ledger import Account, StrictLedger
 from weir.quota.fetch.decisions import Forward
 from weir.quota.fetch.link import STUCK_SECONDS, ReplicaLink
-from weir.quota.settings import ThrottleSettings
+from weir.quota.settings import SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
 
@@ -23,7 +23,7 @@ BATCH = 10_000
 LIMIT = 1_040_000
 
 
-def asked(side: str = "leader") -> tuple[MovedClock, Throttle, ReplicaLink, Sequence[ScannedTopic], int]:
+def asked(side: SideName = "leader") -> tuple[MovedClock, Throttle, ReplicaLink, Sequence[ScannedTopic], int]:
     """A throttle, a link with a grant, what the leader answers to it, and what is reserved for it."""
     clock = MovedClock()
     throttle = Throttle(side, 1, clock, ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS}))
@@ -109,7 +109,7 @@ def test_very_many_links_that_hold_bytes_back_send_no_more_than_half_of_the_quot
 
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
-def test_an_answer_has_arrived_when_the_follower_asks_again_on_both_sides(side: str) -> None:
+def test_an_answer_has_arrived_when_the_follower_asks_again_on_both_sides(side: SideName) -> None:
     """A broker that appends 0.1 s late has two answers in its next second, so both have to fit in one window."""
     clock, throttle, link, answer, _ = asked(side)
     ledger = throttle.ledger

@@ -6,7 +6,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -16,8 +16,8 @@ from weir.proxy.admin.fleet import Fleet
 from weir.proxy.admin.history import History
 from weir.proxy.admin.http import AdminServer
 from weir.proxy.config.address import Address
-from weir.proxy.config.client_limits import ClientLimitTable
 from weir.proxy.config.tables import Admin, ThrottleTable
+from weir.proxy.limits.layers import LimitLayers
 from weir.proxy.log import EventLog
 from weir.proxy.shares.messages import ShareAnswer
 from weir.proxy.throttle.table import LayeredThrottle
@@ -212,12 +212,9 @@ class MadeUp:
         self.others = _Fleet()
         self.history, self.fleet = cast(History, self.samples), cast(Fleet, self.others)
         self.told: dict[str, Any] = status()
-        self.client_limits: tuple[ClientLimitTable, ...] = ()
+        self.client_limits = LimitLayers(lambda tables: None, lambda: 0.0)
         self.asked = 0
         self.fails = False
-
-    def limit_clients(self, tables: Sequence[ClientLimitTable]) -> None:
-        self.client_limits = tuple(tables)
 
     async def set_throttle(self) -> None:
         await self.throttle.merge({LEADER_RATE: 5 * MB, "topics": {"orders": {LEADER_REPLICAS: "*"}}})
