@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from typing import Final
+from pathlib import Path
 
 from weir.cli import configured
 from weir.cli.errors import WRONG_USAGE, CommandError
+from weir.cli.own_broker import own_broker
 from weir.proxy.capture.requirements import CaptureError, check_broker, check_machine
-from weir.proxy.cluster.upstream_probe import answers_tls
 from weir.proxy.config.address import Address
 from weir.proxy.config.load import check_config
-from weir.proxy.config.route_checks import addresses_of, is_local
-from weir.proxy.config.tables import CaptureTable, Cluster, Config, ConfigError
-
-_ASK_SECONDS: Final = 10
-_LOOK_SECONDS: Final = 2
+from weir.proxy.config.tables import Admin, CaptureTable, Cluster, Config, ConfigError
 
 
-def run_captured(port: int, bootstrap_server: str) -> int:
+def run_captured(port: int, bootstrap_server: str, admin_listen: str | None, token_file: Path | None) -> int:
     """Ask the cluster which broker is this machine's, and run its sidecar until it is told to stop."""
     if not 1 <= port <= 65535:
         raise CommandError(f"--capture: {port} is no port: give one from 1 to 65535.", WRONG_USAGE)
@@ -27,13 +21,15 @@ def run_captured(port: int, bootstrap_server: str) -> int:
         servers = tuple(Address.parse(server.strip()) for server in bootstrap_server.split(","))
     except ValueError as error:
         raise CommandError(f"--bootstrap-server: {error}.", WRONG_USAGE) from error
+    admin = _admin(admin_listen, token_file)
     try:
         check_machine()
         check_broker(port)
     except CaptureError as error:
         raise CommandError(f"{error}.") from error
     config = Config(
-        broker_id=_own_broker(port, servers),
+        broker_id=own_broker(port, Cluster(bootstrap_servers=servers)),
+        admin=admin,
         cluster=Cluster(bootstrap_servers=servers, follow_throttles=True),
         capture=CaptureTable(port=port),
     )
@@ -44,46 +40,22 @@ def run_captured(port: int, bootstrap_server: str) -> int:
     return configured.run_config(config, None)
 
 
-def _speaks_tls(server: Address) -> bool:
-    async def looked() -> bool:
-        async with asyncio.timeout(_LOOK_SECONDS):
-            return await answers_tls(server)
-
-    try:
-        return asyncio.run(looked())
-    except OSError:
-        return False
-
-
-def _own_broker(port: int, servers: Sequence[Address]) -> int:
-    """Return the id of the one broker that listens at `port` of this machine, as the cluster says."""
-    from weir.control.cluster_admin import ClusterAdmin
-    from weir.control.errors import ControlError
-
-    try:
-        with ClusterAdmin([str(server) for server in servers], timeout_seconds=_ASK_SECONDS) as admin:
-            listeners = admin.broker_listeners()
-    except ControlError as error:
-        if (secured := next(filter(_speaks_tls, servers), None)) is not None:
+def _admin(listen: str | None, token_file: Path | None) -> Admin:
+    if listen is None:
+        if token_file is not None:
             raise CommandError(
-                f"{secured} speaks TLS, in which nothing can be throttled without the broker's own key: write a file"
-                " with [capture.tls], [capture.upstream_tls] and [cluster] properties, and give --config FILE."
-            ) from error
-        raise CommandError(f"{str(error).removesuffix('.')}.") from error
-    found = [
-        broker_id
-        for broker_id, (host, listens) in listeners.items()
-        if listens == port and any(map(is_local, addresses_of(host)))
-    ]
-    if len(found) == 1:
-        return found[0]
-    if found:
+                "--token-file needs --admin-listen: on loopback nobody has to show a token.", WRONG_USAGE
+            )
+        return Admin()
+    try:
+        address = Address.parse(listen)
+    except ValueError as error:
+        raise CommandError(f"--admin-listen: {error}.", WRONG_USAGE) from error
+    if token_file is None and not address.is_loopback:
         raise CommandError(
-            f"brokers {', '.join(map(str, sorted(found)))} all listen at port {port} of this machine: write a file for"
-            " each sidecar, with broker_id and [capture] user."
+            f"--token-file is missing: others than this machine reach {address}, and could change the throttle. Give a"
+            " file with a token, the same on every broker.",
+            WRONG_USAGE,
         )
-    ports = sorted({listens for _, listens in listeners.values()})
-    raise CommandError(
-        f"the cluster lists no broker at port {port} of this machine (its brokers listen at"
-        f" {', '.join(map(str, ports)) or 'no port'}): give --capture the port that --bootstrap-server leads to."
-    )
+    token = None if token_file is None else str(token_file)
+    return Admin(listen=address, read_token_file=token, write_token_file=token)

@@ -7,13 +7,13 @@ from pathlib import Path
 from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.version import __version__
 from weir.proxy.config.load import load_config
-from weir.proxy.config.tables import Config, ConfigError
+from weir.proxy.config.tables import Cluster, Config, ConfigError
 
 
 def load(path: Path) -> Config:
     """Read and check a configuration file; CommandError says what is wrong with it."""
     try:
-        return load_config(path)
+        return load_config(path, _own_broker)
     except ConfigError as error:
         raise CommandError(error.sentence(), WRONG_USAGE) from error
 
@@ -33,3 +33,9 @@ def run_config(config: Config, path: Path | None) -> int:
         raise CommandError(f"{error}.") from error
     except ConfigError as error:  # a file that it names, and may no longer read without the privileges that it gave up
         raise CommandError(error.sentence(), WRONG_USAGE) from error
+
+
+def _own_broker(port: int, cluster: Cluster) -> int:
+    from weir.cli.own_broker import own_broker
+
+    return own_broker(port, cluster)

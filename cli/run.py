@@ -34,17 +34,27 @@ def run(
     bootstrap_server: Annotated[
         str | None, typer.Option("--bootstrap-server", metavar="HOST:PORT", help="With --capture: a broker.")
     ] = None,
+    admin_listen: Annotated[
+        str | None,
+        typer.Option(
+            "--admin-listen",
+            metavar="HOST:PORT",
+            help="With --capture: where commands and scrapes reach it, as in 0.0.0.0:9690; else on loopback alone.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", metavar="FILE", help="With --admin-listen: the token that commands have to show."),
+    ] = None,
 ) -> int:
     """Run the sidecar until SIGTERM or SIGINT; SIGHUP reloads the file."""
     if config is not None:
-        if capture is not None or bootstrap_server is not None:
-            raise CommandError(
-                "--config has all that is needed: leave --capture and --bootstrap-server out.", WRONG_USAGE
-            )
+        if any(one is not None for one in (capture, bootstrap_server, admin_listen, token_file)):
+            raise CommandError("--config has all that is needed: leave the other options out.", WRONG_USAGE)
         return configured.run(config)
     if capture is None or bootstrap_server is None:
         raise CommandError("give --config FILE, or --capture PORT and --bootstrap-server HOST:PORT.", WRONG_USAGE)
-    return run_captured(capture, bootstrap_server)
+    return run_captured(capture, bootstrap_server, admin_listen, token_file)
 
 
 def check(

@@ -93,7 +93,7 @@ def ask(address: Address, method: str, path: str, body: object = None, tls: ssl.
     except TimeoutError:
         return Reply(address, error=f"the sidecar at {address} did not answer within {TIMEOUT_SECONDS:g} s")
     except OSError as error:
-        return Reply(address, error=f"no sidecar answers at {address}: {error.strerror or error}")
+        return Reply(address, error=f"no sidecar answers at {address}: {error.strerror or error}{_why(address, error)}")
     except http.client.HTTPException as error:
         return Reply(address, error=f"what answers at {address} is not a sidecar: {type(error).__name__}")
     finally:
@@ -108,6 +108,12 @@ def ask(address: Address, method: str, path: str, body: object = None, tls: ssl.
         refused = response.status == http.HTTPStatus.BAD_REQUEST
         return Reply(address, error=f"the sidecar at {address} refused: {reason}", refused=refused)
     return Reply(address, value)
+
+
+def _why(address: Address, error: OSError) -> str:
+    if address.is_loopback or not isinstance(error, ConnectionRefusedError):
+        return ""
+    return " (one that listens on loopback alone, as by default, needs [admin] listen, or --admin-listen)"
 
 
 def rows_of(replies: Sequence[Reply], rows: Callable[[Reply], Iterable[Row]]) -> tuple[list[Row], list[Reply]]:

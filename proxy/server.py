@@ -80,6 +80,6 @@ async def _reload_when_asked(sidecar: Sidecar, path: Path | None, asked: asyncio
             continue
         try:
             # in a thread, as a disk or the resolution of a host name may be slow
-            sidecar.reload(await asyncio.to_thread(load_config, path))
+            sidecar.reload(await asyncio.to_thread(load_config, path, lambda *_: sidecar.config.broker_id))
         except Exception as error:  # noqa: BLE001 - a bug that one file meets may not end all later reloads
             sidecar.reload_refused(error)

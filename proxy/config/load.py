@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 from weir.proxy.config.address import Address
@@ -13,12 +14,17 @@ from weir.proxy.config.cluster_access import connection_options
 from weir.proxy.config.reader import ConfigError, read_table
 from weir.proxy.config.route_checks import check_routes
 from weir.proxy.config.route_keys import RouteKeys
-from weir.proxy.config.tables import Admin, Config, Export, Ingress
+from weir.proxy.config.tables import Admin, CaptureTable, Cluster, Config, Export, Ingress
 from weir.proxy.config.throttle import check_throttle
 
+OwnBroker = Callable[[int, Cluster], int]
+"""Gives the id of the one broker that listens at a port of this machine, as the cluster says."""
 
-def load_config(path: Path) -> Config:
+
+def load_config(path: Path, own_broker: OwnBroker | None = None) -> Config:
     """Read and check a configuration file; ConfigError, with `file`, says what is wrong with it.
+
+    `own_broker` is asked for a `broker_id` that the file leaves out beside `[capture]` and `[cluster]`.
 
     Host names are resolved where a route may loop, so call it outside an event loop.
     """
@@ -29,12 +35,12 @@ def load_config(path: Path) -> Config:
     except UnicodeDecodeError as error:
         raise ConfigError("", f"is not UTF-8: byte {error.start} is wrong", str(path)) from error
     try:
-        return parse_config(text)
+        return parse_config(text, own_broker)
     except ConfigError as error:
         raise ConfigError(error.field, error.reason, str(path)) from error
 
 
-def parse_config(text: str) -> Config:
+def parse_config(text: str, own_broker: OwnBroker | None = None) -> Config:
     """Read and check the text of a configuration file; see `load_config`."""
     try:
         plain = tomllib.loads(text)
@@ -44,6 +50,9 @@ def parse_config(text: str) -> Config:
         raise ConfigError("", "is nested too deeply") from None
     except ValueError as error:  # raised for an integer of thousands of digits
         raise ConfigError("", f"is not TOML: {error}") from error
+    if own_broker is not None and "broker_id" not in plain and {"capture", "cluster"} <= set(plain):
+        port = read_table(CaptureTable, plain["capture"], "capture").port
+        plain["broker_id"] = own_broker(port, read_table(Cluster, plain["cluster"], "cluster"))
     config = read_table(Config, plain)
     check_config(config)
     return config

@@ -12,6 +12,8 @@ from tests.cli.commands import GOOD, SIDE, STATUS, THROTTLE, Admin, config, fail
 from tests.proxy.page.made_up import limited
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 from weir.cli.main import main
+from weir.cli.sidecars import _why
+from weir.proxy.config.address import Address
 
 # status
 
@@ -317,3 +319,10 @@ def test_throttle_show_tells_of_standing_rates_quotas_and_what_is_left_of_leases
     assert "leader.recovery.throttled.rate 50000000 bytes/s (50 MB/s) http, 1 h left, ann: adding broker 4" in shown
     assert "quota zones 20000000 bytes/s (20 MB/s) on the leader's side, racks b, c, only observed file" in shown
     assert "quota into 9000000 bytes/s (9 MB/s) for each follower, kept by its leaders, peers 4" in shown
+
+
+def test_refusal_of_another_machine_tells_where_a_sidecar_listens() -> None:
+    refused = ConnectionRefusedError(111, "Connection refused")
+    assert "[admin] listen" in _why(Address("10.0.0.1", 9690), refused)
+    assert _why(Address("127.0.0.1", 9690), refused) == ""
+    assert _why(Address("10.0.0.1", 9690), OSError(113, "No route to host")) == ""

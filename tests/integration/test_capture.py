@@ -358,11 +358,19 @@ def test_ipv6_is_captured_too() -> None:
         assert_identical(cluster, [moved], 1, 2)
 
 
-def test_sidecar_without_a_file_finds_its_broker(cluster: HostedCluster, topics: tuple[str, str]) -> None:
+def test_sidecar_without_a_file_finds_its_broker(
+    cluster: HostedCluster, topics: tuple[str, str], tmp_path: Path
+) -> None:
+    """And answers at an address that other machines reach, to who shows the token."""
     server = cluster.places[PEER].client_address
+    admin, token = f"{server.rpartition(':')[0]}:9690", tmp_path / "token"
+    token.write_text("of-this-cluster-0123456789\n")
     weir = cluster.hosts.on(PEER, [sys.executable, "-m", "weir"])
     with subprocess.Popen(
-        [*weir, "run", "--capture", str(PORT), "--bootstrap-server", server],
+        [
+            *(*weir, "run", "--capture", str(PORT), "--bootstrap-server", server),
+            *("--admin-listen", admin, "--token-file", str(token)),
+        ],
         cwd=PROJECT,
         text=True,
         stdout=subprocess.PIPE,
@@ -371,8 +379,9 @@ def test_sidecar_without_a_file_finds_its_broker(cluster: HostedCluster, topics:
 
         def status() -> Any:
             asked = subprocess.run(
-                [*weir, "status", "--admin", "127.0.0.1:9690", "--json"],
+                [*weir, "status", "--admin", admin, "--json"],
                 cwd=PROJECT,
+                env={**os.environ, "WEIR_TOKEN_FILE": str(token)},
                 capture_output=True,
                 text=True,
                 timeout=20,

@@ -10,7 +10,7 @@ import pytest
 
 from weir.proxy.config.address import Address, Network
 from weir.proxy.config.load import load_config, parse_config
-from weir.proxy.config.tables import Config, ConfigError
+from weir.proxy.config.tables import Cluster, Config, ConfigError
 from weir.proxy.config.throttle import throttle_settings
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttled_replicas import ThrottledReplicas
@@ -286,6 +286,25 @@ def test_config_error_is_one_sentence_with_file_path_and_reason(tmp_path: Path) 
     with pytest.raises(ConfigError) as caught:
         load_config(file)
     assert str(caught.value) == f'{file}: quota.policy: must be "strict" or "kip73", not \'loose\''
+
+
+def test_config_without_the_broker_s_id_asks_the_cluster(tmp_path: Path) -> None:
+    file = tmp_path / "weir.toml"
+    asked: list[tuple[int, str]] = []
+
+    def own_broker(port: int, cluster: Cluster) -> int:
+        asked.append((port, str(cluster.bootstrap_servers[0])))
+        return 7
+
+    file.write_text('[capture]\nport = 9092\n[cluster]\nbootstrap_servers = ["10.0.0.1:9092"]\n')
+    assert load_config(file, own_broker).broker_id == 7
+    assert asked == [(9092, "10.0.0.1:9092")]
+    file.write_text('broker_id = 1\n[capture]\nport = 9092\n[cluster]\nbootstrap_servers = ["10.0.0.1:9092"]\n')
+    assert load_config(file, own_broker).broker_id == 1
+    file.write_text("[capture]\nport = 9092\n")
+    with pytest.raises(ConfigError, match="broker_id"):
+        load_config(file, own_broker)
+    assert len(asked) == 1
 
 
 def test_config_file_that_is_not_there_is_refused(tmp_path: Path) -> None:

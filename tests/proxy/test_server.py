@@ -20,8 +20,8 @@ import pytest
 
 from weir.proxy import server
 from weir.proxy.capture.privileges import advice_for_root
-from weir.proxy.config.load import parse_config
-from weir.proxy.config.tables import Config
+from weir.proxy.config.load import OwnBroker, parse_config
+from weir.proxy.config.tables import Cluster, Config
 from weir.proxy.event_loop import new_event_loop
 from weir.proxy.sidecar import Sidecar
 
@@ -144,7 +144,8 @@ async def test_server_reload_that_meets_a_bug_is_counted_and_the_next_one_is_don
 ) -> None:
     loaded: list[Config | Exception] = [ZeroDivisionError("bug"), parse_config(text(f"{RATE} = 7"))]
 
-    def load(path: Path) -> Config:
+    def load(path: Path, own_broker: OwnBroker) -> Config:
+        assert own_broker(9092, Cluster(bootstrap_servers=())) == 1, "a running sidecar asks nobody"
         found = loaded.pop(0)
         if isinstance(found, Exception):
             raise found
