@@ -92,8 +92,9 @@ def execute(
                 if not json_wanted:
                     print(f"The way back, also in {planned.file.rollback_path}:\n{rollback}\n")
                 run.throttle()
-                begun = [str(partition) for partition in run.start()]
-                run.move_logs()
+                started = run.start()
+                run.move_logs(started)
+                begun = [str(partition) for partition in started]
                 is_throttled = run.is_throttled
             if json_wanted:
                 told = {"rollback": json.loads(rollback), "begun": begun, "throttle": run.rate}

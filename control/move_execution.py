@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from weir.control.errors import MoveError, NothingBegunError
@@ -131,19 +131,17 @@ class Execution:
                 self._throttling.undo()
             raise
 
-    def move_logs(self) -> None:
-        """Start the moves between log directories.
+    def move_logs(self, begun: Collection[Partition]) -> None:
+        """Start the moves between log directories, of partitions that have `begun` or are where they are to be.
 
         A replica can be told its directory only when it is there, so this tries until the timeout.
         """
-        left: Mapping[Replica, str] = {
-            replica: path for replica, path in self._plan.log_dirs.items() if self._seen.log_states[replica] != "done"
-        }
-        begun = self._admin.clock()
+        left: Mapping[Replica, str] = self._seen.log_dirs_to_tell(begun)
+        since = self._admin.clock()
         while left:
             missing = self._admin.move_log_dirs(left)
             left = {replica: path for replica, path in left.items() if replica in missing}
-            if left and self._admin.clock() - begun >= self._orders.timeout_seconds:
+            if left and self._admin.clock() - since >= self._orders.timeout_seconds:
                 raise MoveError(
                     f"the log directories of {_some(sorted(left))} could not be set within"
                     f" {self._orders.timeout_seconds:g} s, as these replicas are not there yet; execute the plan again"

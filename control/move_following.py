@@ -85,16 +85,23 @@ class Follower:
                 else:
                     away_since = None
                     yield tick
-                    if seen.is_quiet and not (self.at_once is not None and seen.waiting):
+                    if seen.is_quiet and not (self.at_once is not None and self._is_more_to_begin(seen)):
                         return
                 self.sleep(POLL_SECONDS)
         finally:
             if admin is not None:
                 admin.close()
 
+    def _is_more_to_begin(self, seen: Look) -> bool:
+        return bool(seen.waiting) or any(seen.log_states[one] == "waiting" for one in seen.log_dirs_to_tell(()))
+
     def _tick(self, admin: MoveAdmin, seen: Look, meter: ProgressMeter) -> Tick:
         if self.at_once is not None:
-            start(admin, self.plan, next_to_move(seen.statuses, self.at_once))
+            begun = start(admin, self.plan, next_to_move(seen.statuses, self.at_once))
+            # Those that are not there yet are told again at the next look.
+            alive, left = set(admin.brokers()), seen.log_dirs_to_tell(begun)
+            if wanted := {replica: path for replica, path in left.items() if replica.broker in alive}:
+                admin.move_log_dirs(wanted)
         moving = moving_of(admin, seen, self.before)
         pace = self.pacer.step(admin, moving) if self.pacer is not None else None
         now = self.clock()

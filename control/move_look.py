@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from weir.control.cluster_admin import PartitionState
@@ -39,6 +39,18 @@ class Look:
     def moving_logs(self) -> list[Replica]:
         """The replicas that are being moved between log directories."""
         return [replica for replica, state in self.log_states.items() if state == "moving"]
+
+    def log_dirs_to_tell(self, begun: Collection[Partition]) -> dict[Replica, str]:
+        """Return the directories that replicas are still to be told; `begun` are partitions that just began to move.
+
+        A partition of a later step is told when its turn has come.
+        """
+        waiting = set(self.partitions("waiting", "elsewhere", "gone")) - set(begun)
+        return {
+            replica: path
+            for replica, path in self.plan.log_dirs.items()
+            if self.log_states[replica] in ("missing", "waiting") and replica.of not in waiting
+        }
 
     @property
     def is_quiet(self) -> bool:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.fakes.move_cluster import FakeCluster
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 from weir.control.errors import ControlError, MoveError
+from weir.control.move_admin import ReplicaLog
 from weir.control.move_execution import Execution, Orders
 from weir.control.move_following import Follower, Tick, Verdict, cancel, verify
 from weir.control.move_journal import JournalFile
@@ -54,7 +55,7 @@ def execute(
     run.check()
     run.throttle()
     begun = run.start()
-    run.move_logs()
+    run.move_logs(begun)
     return begun
 
 
@@ -474,6 +475,27 @@ def test_steps_keep_as_many_moving_as_wanted(file: JournalFile) -> None:
     assert set(cluster.moving) == {P1, P2}
     cluster.end_moves()
     assert [tick.seen is not None for tick in following] == [True]
+
+
+def test_directories_of_later_steps_wait_for_their_step(file: JournalFile) -> None:
+    """A replica that is not there yet cannot be told: the first step would wait for the others in vain."""
+    cluster = three()
+    cluster.makes_replicas_at_once = True
+    wanted = [Replica(*partition, 2) for partition in (P0, P1, P2)]
+    what = ReassignmentPlan(dict.fromkeys((P0, P1, P2), (1, 2)), dict.fromkeys(wanted, "/other"))
+    orders = Orders(throttle=100, replica_alter_log_dirs_throttle=5, at_once=1)
+    assert execute(cluster, what, file, orders) == [P0]
+    assert set(cluster.log_dirs) == {wanted[0]}
+    told = []
+    for _ in ticks(cluster, what, at_once=1):
+        told.append(len(cluster.log_dirs))
+        cluster.end_moves()
+        cluster.log_dirs = {one: [ReplicaLog("/other", 1, False)] for one in cluster.log_dirs}
+    assert (told[0], told[-1]) == (1, 3)
+    verdict = ended(cluster, what, file)
+    assert verdict.is_done
+    assert set(verdict.seen.log_states.values()) == {"done"}
+    assert cluster.throttles == NOTHING
 
 
 def test_progress_tells_rate_time_left_and_who_holds_it_up() -> None:

@@ -34,6 +34,7 @@ class FakeCluster(MoveAdmin):
         self.hidden: set[str] = set()
         """Topics whose settings the user may not read."""
         self.log_dirs: dict[Replica, list[ReplicaLog]] = {}
+        self.makes_replicas_at_once = False  # else one is there when its move has ended
         self.requests: list[str] = []
         self.before_each: Callable[[str], None] = lambda name: None
         self.clock: MovedClock = MovedClock(0.0)
@@ -176,7 +177,8 @@ class FakeCluster(MoveAdmin):
         self._request("alter_replica_log_dirs")
         missing = set()
         for replica, path in log_dirs.items():
-            if replica.broker not in self.replicas[replica.of]:
+            there = self._all(replica.of) if self.makes_replicas_at_once else self.replicas[replica.of]
+            if replica.broker not in there:
                 missing.add(replica)
             elif path != "/data":
                 self.log_dirs[replica] = [ReplicaLog("/data", 1, False), ReplicaLog(path, 0, True)]

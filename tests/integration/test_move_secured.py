@@ -150,6 +150,24 @@ def test_move_with_log_directories_over_sasl_and_tls_leaves_nothing(
     move.admin.close()
 
 
+def test_steps_tell_each_partition_its_directory_when_its_turn_has_come(
+    cluster: SecuredCluster, keys: Path, tmp_path: Path
+) -> None:
+    move = MoveCommands(cluster, tmp_path)
+    topic, second = "in-steps", cluster.brokers[2].data.parent / "second"
+    cluster.admin.create_topic(topic, {number: [1] for number in range(3)})
+    cluster.wait_for("the topic in sync", lambda: cluster.is_in_sync(topic), 30)
+    fill(cluster.bootstrap_servers, topic, dict.fromkeys(range(3), MB // 2))
+    entries = [{"topic": topic, "partition": number, "replicas": [2], "log_dirs": [str(second)]} for number in range(3)]
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": entries}))
+    there = secured(cluster, tmp_path, keys)
+    move.run("execute", plan, *there, "--throttle", "2MB", "--reassignment-batch-size", "1")
+    assert all((second / f"{topic}-{number}").is_dir() for number in range(3))
+    assert move.throttles() == Standing()
+    move.admin.close()
+
+
 def test_wrong_password_is_told_within_seconds(cluster: SecuredCluster, keys: Path, tmp_path: Path) -> None:
     move = MoveCommands(cluster, tmp_path)
     begun = time.monotonic()
