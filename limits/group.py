@@ -20,6 +20,10 @@ _MOST_TOPICS: Final = 1000  # of which it is remembered whether they count
 class Waiting(Protocol):
     """A connection, one request of which waits."""
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the last answer brought it nothing: the next one may take as long as the broker waits for records."""
+
     def wake(self) -> None:
         """Ask again, soon."""
 
@@ -138,7 +142,7 @@ class Group:
         Who has to wait is in line until it may go, or leaves.
         """
         wait = self.pause()
-        if not wait and (self._line or self._under_way is not None):
+        if not wait and (self._line or self._under_way is not None) and not who.is_idle:
             wait = self._turn(who, rank)
         if wait and who not in self._line:
             self._tickets += 1
@@ -146,8 +150,11 @@ class Group:
         return wait
 
     def goes(self, who: Waiting) -> None:
-        """Note that the request of `who` goes now. The next one in line waits for its answer, for a moment."""
-        if self._line.pop(who, None) is not None:
+        """Note that the request of `who` goes now. The next one in line waits for its answer, for a moment.
+
+        Nobody waits for an idle one's: it is expected to bring nothing. What it brings is paid afterwards.
+        """
+        if self._line.pop(who, None) is not None and not who.is_idle:
             self._under_way = who, self._clock()
 
     def leaves(self, who: Waiting) -> None:
@@ -191,7 +198,8 @@ class Group:
             if left > 0 and self._under_way[0] is not who:
                 return left
         mine = self._line.get(who, (rank, math.inf))
-        return TURN_SECONDS if min(self._line.values(), default=mine) < mine else 0.0
+        before = [place for other, place in self._line.items() if not other.is_idle]
+        return TURN_SECONDS if min(before, default=mine) < mine else 0.0
 
     def _first(self) -> Waiting:
-        return min(self._line, key=self._line.__getitem__)
+        return min(self._line, key=lambda who: (who.is_idle, self._line[who]))

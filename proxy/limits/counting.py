@@ -37,12 +37,15 @@ class FetchAnswer:
     the answer and those before it.
     """
 
-    def __init__(self, stage: LimitStage, client: Client, counts: RecordCounts, version: int, gone: Callable[[], None]):
+    def __init__(
+        self, stage: LimitStage, client: Client, counts: RecordCounts, version: int, answered: Callable[[int], None]
+    ) -> None:
+        """`answered` is called with the number of records when the answer has passed whole."""
         self._stage = stage
         self._client = client
         self._counts = counts
         self._row = fetch_version(version)
-        self._gone = gone
+        self._answered = answered
         self._head: bytearray | None = bytearray() if self._row.clients_wait else None
         self._throttle_time_at = _SIZE_AND_CORRELATION + self._row.is_flexible
 
@@ -116,7 +119,7 @@ class FetchAnswer:
             self._stage.not_counted[counts.fault] += 1
         batches = self._stage.batches(counts.topics, by_id=self._row.names_topics_by_id)
         self._client.count(batches, counts.frame_size)
-        self._gone()
+        self._answered(sum([one.records for one in batches]))
 
 
 class ProduceCount:

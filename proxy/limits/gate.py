@@ -53,6 +53,8 @@ class LinkGate:
         self._client_id: bytes | None = None
         self._known_at = -1
         self._passing = b""  # the client id of the last request as on the wire, where no rule covers it
+        self.is_idle = False
+        """Whether the last Fetch brought nothing."""
         self._produces = 0  # requests that wait for an answer
         self._answered: deque[float] = deque(maxlen=_MOST_IN_FLIGHT)  # when the last of them were answered
 
@@ -138,7 +140,7 @@ class LinkGate:
             counts = counts_of_answer(FETCH, head.api_version)
             if counts is None:
                 return self._not_counted()
-            return Pass(FetchAnswer(self._stage, client, counts, head.api_version, self._all_answered))
+            return Pass(FetchAnswer(self._stage, client, counts, head.api_version, self._fetched))
         counts = counts_of_request(PRODUCE, head.api_version)
         if counts is None:
             return self._not_counted()
@@ -154,7 +156,12 @@ class LinkGate:
         self.gone()
         return Pass()
 
+    def _fetched(self, records: int) -> None:
+        self.is_idle = not records
+        self._all_answered()
+
     def _produce_answered(self) -> None:
+        self.is_idle = False
         self._produces -= 1
         self._answered.append(self._stage.clock())
         if not self._produces:

@@ -76,6 +76,7 @@ class Line:
     def __init__(self, name: str = "") -> None:
         self.name = name
         self.woken = 0
+        self.is_idle = False
 
     def wake(self) -> None:
         """Count it."""

@@ -53,6 +53,8 @@ class Task:
     brokers: frozenset[int]
     produces: bool = False
     transactional: bool = False
+    poll_seconds: float = 0.0
+    """How long each Fetch waits at the broker for records that do not come; 0: there are always records."""
     leaders: tuple[int, ...] = ()
     """The broker of each partition, where it fills one after the other and never has more than a few batches ready."""
 
@@ -90,7 +92,8 @@ def _messages(task: Task) -> tuple[RequestBegins, bytes, bytes]:
         request = produce(1, task.records, client_id=task.client_id, transactional=transactional)
         answer = produced(1)
     else:
-        request, answer = fetch(1, client_id=task.client_id), fetched(1, task.records)
+        request = fetch(1, client_id=task.client_id)
+        answer = fetched(1, 0 if task.poll_seconds else task.records)
     head = read_request_head(request)
     assert isinstance(head, RequestHead)
     begins = RequestBegins(head, RequestSender(PRODUCE if task.produces else FETCH, head.api_version, request[:1024]))
@@ -154,7 +157,7 @@ class Connection:
             self._told_by(outcome.pending.answer[_THROTTLE_TIME_AT])
         else:
             assert isinstance(outcome, Pass)
-            self._passed, self.at = outcome, now + self._world.round_trip()
+            self._passed, self.at = outcome, now + (self.task.poll_seconds or self._world.round_trip())
             if outcome.watcher is not None:
                 outcome.watcher.receive(memoryview(_messages(self.task)[1]))
                 self._has_moved()
@@ -167,7 +170,7 @@ class Connection:
         answer = _messages(self.task)[2]
         out, taken = passed.observer.receive(memoryview(bytearray(answer)))
         assert taken == len(answer)
-        if not self.task.produces:
+        if not self.task.produces and not self.task.poll_seconds:
             self._has_moved()
         whole = b"".join(bytes(one) for one in out)
         self._told_by(whole[_THROTTLE_TIME_AT_END if self.task.produces else _THROTTLE_TIME_AT])

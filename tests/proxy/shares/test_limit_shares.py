@@ -19,6 +19,8 @@ STEP, TICK = 0.02, 12  # seconds; steps between two rounds
 class Connection:
     """Whose requests wait."""
 
+    is_idle = False
+
     def wake(self) -> None:
         """It looks in each step."""
 

@@ -1,0 +1,44 @@
+"""A limit that many share while most of them have nothing to fetch: the others have all of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.limits.limiters import rule
+from tests.proxy.limit_world import Task, World
+from weir.limits.rules import Per
+
+LIMIT = 1000
+RECORDS = 50
+BEGIN, SECONDS = 10.0, 30.0
+"""By then the limit is at the one broker that these use."""
+
+
+async def moved(tasks: list[Task], per: Per = "connector") -> list[int]:
+    """Run them, and return how many records each of those that have some has got."""
+    world = World(tasks, [rule("connector-*", LIMIT, per=per)])
+    await world.run(BEGIN + SECONDS)
+    await world.close()
+    busy = [one for one in world.connections if not one.task.poll_seconds]
+    return [RECORDS * sum(at >= BEGIN for at in one.moved) for one in busy]
+
+
+def sinks(count: int, busy: int, poll_seconds: float = 0.5) -> list[Task]:
+    return [
+        Task(f"connector-consumer-a-{number}", RECORDS, frozenset({1}), poll_seconds=poll_seconds * (number >= busy))
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("poll_seconds", [0.5, 0.05])
+@pytest.mark.parametrize(("count", "busy"), [(1, 1), (2, 1), (10, 1), (20, 1), (20, 3), (100, 1), (100, 50)])
+async def test_idle_members_cost_the_others_nothing(count: int, busy: int, poll_seconds: float) -> None:
+    by_task = await moved(sinks(count, busy, poll_seconds))
+    assert 0.97 * LIMIT * SECONDS <= sum(by_task) <= LIMIT * SECONDS + busy * RECORDS
+    assert max(by_task) - min(by_task) <= 0.2 * max(by_task) + RECORDS
+
+
+async def test_many_connections_of_one_id_of_which_one_is_busy() -> None:
+    """A connection for each partition, as kafka-go makes them."""
+    tasks = [Task("connector-consumer-a-0", RECORDS, frozenset({1}), poll_seconds=0.5 * (one > 0)) for one in range(24)]
+    assert 0.97 * LIMIT * SECONDS <= sum(await moved(tasks, per="task")) <= LIMIT * SECONDS + RECORDS
