@@ -88,6 +88,11 @@ class Client:
         for group in self._groups:
             group.goes(who)
 
+    def sent_away(self, who: Waiting) -> None:
+        """Note that `who` got an answer without its turn, and is to ask again."""
+        for group in self._groups:
+            group.sent_away(who)
+
     def answered(self, who: Waiting) -> None:
         """Note that `who` has got its answers, while a later request of it waits."""
         for group in self._groups:

@@ -56,6 +56,7 @@ class Group:
         self._exempted: dict[str, bool] = {}
         self._add_limiters()
         self._line: dict[Waiting, tuple[int, int]] = {}  # rank, then who came first
+        self._kept: dict[Waiting, tuple[int, int]] = {}  # places of those that were sent away to ask again
         self._tickets = 0
         self._under_way: tuple[Waiting, float] | None = None  # who went last after a wait, and when
 
@@ -146,20 +147,27 @@ class Group:
             wait = self._turn(who, rank)
         if wait and who not in self._line:
             self._tickets += 1
-            self._line[who] = rank, self._tickets
+            self._line[who] = self._kept.pop(who, (rank, self._tickets))
         return wait
+
+    def sent_away(self, who: Waiting) -> None:
+        """Note that `who` got an answer before its turn, and is to ask again. It keeps its place; none waits for it."""
+        if (place := self._line.pop(who, None)) is not None:
+            self._kept[who] = place
 
     def goes(self, who: Waiting) -> None:
         """Note that the request of `who` goes now. The next one in line waits for its answer, for a moment.
 
         Nobody waits for an idle one's: it is expected to bring nothing. What it brings is paid afterwards.
         """
-        if self._line.pop(who, None) is not None and not who.is_idle:
+        places = self._line.pop(who, None), self._kept.pop(who, None)
+        if any(places) and not who.is_idle:
             self._under_way = who, self._clock()
 
     def leaves(self, who: Waiting) -> None:
         """Note that `who` waits no more, and has nothing under way: its answers have come, or it has ended."""
         self._line.pop(who, None)
+        self._kept.pop(who, None)
         self.answered(who)
 
     def answered(self, who: Waiting) -> None:
@@ -197,7 +205,7 @@ class Group:
             left = self._under_way[1] + TURN_SECONDS - self._clock()
             if left > 0 and self._under_way[0] is not who:
                 return left
-        mine = self._line.get(who, (rank, math.inf))
+        mine = self._line.get(who) or self._kept.get(who) or (rank, math.inf)
         before = [place for other, place in self._line.items() if not other.is_idle]
         return TURN_SECONDS if min(before, default=mine) < mine else 0.0
 

@@ -10,6 +10,7 @@ from weir.protocol.produce_versions import nearest_produce_version
 from weir.protocol.varint import after_tags, read_unsigned_varint
 
 _INT16: Final = struct.Struct(">h")
+_ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
 CLIENT_ID_AT: Final = SIZE.size + FIXED_HEADER.size
 """Where a request has the length of the client id, and then the id."""
 
@@ -45,10 +46,24 @@ class RequestSender(NamedTuple):
 
         None where it is not known.
         """
-        try:
-            return _session(self.api_version, self.start, self._body_at) if self.api_key == FETCH else None
-        except MalformedFrame:  # the broker judges it
+        row, fields = FETCH_VERSIONS.get(self.api_version), self._fetch_fields
+        if row is None or fields is None:
             return None
+        return (fields["session_id"], fields["session_epoch"]) if "session_id" in row.request_head.names else (0, -1)
+
+    @property
+    def wait_seconds(self) -> float | None:
+        """How long its client lets the broker wait: a Fetch's max_wait_ms, a Produce's timeout_ms (seconds).
+
+        None where it is not known.
+        """
+        try:
+            if self.api_key == PRODUCE:
+                return _timeout_seconds(self.api_version, self.start, self._body_at)
+        except MalformedFrame:
+            return None
+        fields = self._fetch_fields
+        return None if fields is None else max(0, fields["max_wait_ms"]) / 1000
 
     @property
     def is_transactional(self) -> bool:
@@ -59,30 +74,50 @@ class RequestSender(NamedTuple):
             return False
 
     @property
+    def _fetch_fields(self) -> dict[str, int] | None:
+        """The fixed fields of a Fetch; None where they are not known."""
+        try:
+            return _fetch_fields(self.api_version, self.start, self._body_at) if self.api_key == FETCH else None
+        except MalformedFrame:  # the broker judges it
+            return None
+
+    @property
     def _body_at(self) -> int:
         return CLIENT_ID_AT + _INT16.size + len(self.client_id or b"")
 
 
-def _session(api_version: int, start: bytes, at: int) -> tuple[int, int] | None:
+def _fetch_fields(api_version: int, start: bytes, at: int) -> dict[str, int] | None:
     row = FETCH_VERSIONS.get(api_version)
     if row is None:
         return None
     head = row.request_head
-    if "session_id" not in head.names:
-        return 0, -1
     if row.is_flexible:
         at = after_tags(start, at)
     if at + head.layout.size > len(start):
         return None
-    fields = dict(zip(head.names, head.layout.unpack_from(start, at), strict=True))
-    return fields["session_id"], fields["session_epoch"]
+    return dict(zip(head.names, head.layout.unpack_from(start, at), strict=True))
 
 
 def _has_transaction(api_version: int, start: bytes, at: int) -> bool:
+    length, _ = _transactional_id(api_version, start, at)
+    return length > 0
+
+
+def _timeout_seconds(api_version: int, start: bytes, at: int) -> float | None:
+    _, at = _transactional_id(api_version, start, at)
+    if at + _ACKS_AND_TIMEOUT.size > len(start):
+        return None
+    _, milliseconds = _ACKS_AND_TIMEOUT.unpack_from(start, at)
+    return max(0, int(milliseconds)) / 1000
+
+
+def _transactional_id(api_version: int, start: bytes, at: int) -> tuple[int, int]:
+    """Return 1 + the length of a Produce's transactional id, 0 where it has none, and where the id ends."""
     row = nearest_produce_version(api_version)
     if row.is_flexible:
-        length_and_one, _ = read_unsigned_varint(start, after_tags(start, at))
-        return length_and_one > 0
-    if row.is_transactional and at + _INT16.size <= len(start):
-        return int(_INT16.unpack_from(start, at)[0]) >= 0
-    return False
+        length_and_one, at = read_unsigned_varint(start, after_tags(start, at))
+    elif row.is_transactional and at + _INT16.size <= len(start):
+        length_and_one, at = 1 + int(_INT16.unpack_from(start, at)[0]), at + _INT16.size
+    else:
+        return 0, at if not row.is_transactional else len(start)
+    return length_and_one, at + max(0, length_and_one - 1)

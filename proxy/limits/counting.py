@@ -151,15 +151,23 @@ class ProduceCount:
 class ProduceAnswer:
     """Sees the answer to a Produce request, and tells a client that would wait for it how long to wait.
 
-    A small answer is kept until it is whole, as the field comes last; `most_told` bounds the seconds that are told.
+    A small answer is kept until it is whole, as the field comes last. `held` is how long the next request may be held,
+    and `most_told` bounds what is told (seconds).
     """
 
     def __init__(
-        self, stage: LimitStage, client: Client, version: int, most_told: float, answered: Callable[[], None]
+        self,
+        stage: LimitStage,
+        client: Client,
+        version: int,
+        held: float,
+        most_told: float,
+        answered: Callable[[], None],
     ) -> None:
         self._stage = stage
         self._client = client
         self._version = version
+        self._held = held
         self._most_told = most_told
         self._answered = answered
         self._kept = bytearray()
@@ -202,7 +210,7 @@ class ProduceAnswer:
     def _changed(self, answer: bytes) -> bytes:
         if not nearest_produce_version(self._version).clients_wait:
             return answer
-        seconds = told_seconds(self._client.pause(), self._most_told)
+        seconds = told_seconds(self._client.pause(), self._most_told, self._held)
         changed = with_throttle_time(answer, self._version, int(seconds * 1000))
         if changed != answer:
             now = self._stage.clock()
@@ -210,11 +218,11 @@ class ProduceAnswer:
         return changed
 
 
-def told_seconds(pause: float, most: float = MOST_TOLD_SECONDS) -> float:
+def told_seconds(pause: float, most: float = MOST_TOLD_SECONDS, held: float = HOLD_SECONDS) -> float:
     """Return how many seconds of a pause a client is told to wait itself; 0 where all of it is held here.
 
-    Of a pause that is longer than a request can be held, so much is told that the rest can.
+    Of a pause that is longer than a request can be `held` (seconds), so much is told that the rest can.
     """
     if pause < _LEAST_TOLD_SECONDS:
         return 0.0
-    return min(max(_TOLD_PART * min(pause, MOST_TOLD_SECONDS), pause - _MOST_HELD_PART * HOLD_SECONDS), most)
+    return min(max(_TOLD_PART * min(pause, MOST_TOLD_SECONDS), pause - _MOST_HELD_PART * held), most)

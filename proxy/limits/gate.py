@@ -1,7 +1,7 @@
 """Holds the next Fetch or Produce of a limited client until its pause is over.
 
 A request is never held for so long that its client gives it up. A Fetch whose pause is longer is then answered without
-records, so its client asks again, and waits again. A Produce goes to the broker.
+records, so its client asks again, and keeps its place. A Produce goes to the broker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weir.protocol.framing import Pending, RequestBegins
 from weir.protocol.header import FETCH, PRODUCE
 from weir.protocol.record_counts import counts_of_answer, counts_of_request
 from weir.protocol.request_head import Head, RequestHead
-from weir.protocol.request_sender import CLIENT_ID_AT
+from weir.protocol.request_sender import CLIENT_ID_AT, RequestSender
 from weir.protocol.steps import Steps
 from weir.proxy.limits.counting import HOLD_SECONDS, FetchAnswer, ProduceAnswer, ProduceCount, told_seconds
 from weir.proxy.limits.stage import LimitStage
@@ -25,7 +25,24 @@ from weir.proxy.relay.outcomes import Answer, Hold, Outcome, Pass
 from weir.proxy.relay.side import GatedLink, Side
 
 FETCH_HOLD_SECONDS: Final = 5.0
-"""How long a Fetch is held at most before it is answered here."""
+"""How long a Fetch in a session is held at most before it is answered here.
+
+Its session ends with that answer, for the broker knows nothing of it, and the client has to begin a new one.
+"""
+
+PART_OF_WAIT: Final = 0.8
+"""The part of a Fetch's `max_wait_ms` for which one without a session is held. It loses nothing by an empty answer.
+
+Some clients report an error where no answer comes within max_wait (kafka-go), others keep all requests behind it
+waiting (sarama).
+"""
+
+SHORTEST_HOLD_SECONDS, LONGEST_HOLD_SECONDS = 0.1, 1.0
+"""The bounds of that: an earlier answer would only be asked for again at once."""
+
+PART_OF_TIMEOUT: Final = 0.5
+"""The part of a Produce's `timeout_ms` for which it is held at most. Some clients give up when that is over, and send
+the records again, while the request that was held has yet to go (kafka-go)."""
 
 TRANSACTION_SECONDS: Final = 5.0
 """How long a transactional Produce is held at most, and the most that its client is told to wait.
@@ -102,12 +119,10 @@ class LinkGate:
         A producer may have sent it long ago, behind others that were held: at the earliest when the fifth one before it
         was answered.
         """
-        head = request.head
-        if head.api_key == FETCH:
-            return min(now + FETCH_HOLD_SECONDS, self._link.session_end)
+        if request.head.api_key == FETCH:
+            return min(now + _fetch_hold_seconds(request.sender), self._link.session_end)
         sent_at = self._answered[0] if self._produces and len(self._answered) == _MOST_IN_FLIGHT else now
-        seconds = TRANSACTION_SECONDS if request.sender.is_transactional else HOLD_SECONDS
-        return min(sent_at + seconds, self._link.session_end)
+        return min(sent_at + _produce_hold_seconds(request.sender), self._link.session_end)
 
     def _again(self, request: RequestBegins, client: Client, since: float, until: float) -> Steps[Outcome]:
         return self._decide(request, client, self._stage.clock(), since, until)
@@ -116,7 +131,9 @@ class LinkGate:
     def _decide(
         self, request: RequestBegins, client: Client, now: float, since: float, until: float
     ) -> Pass | Hold | Answer:
-        self._client = client
+        if self._client is not client:
+            self.gone()
+            self._client = client
         wait = client.asks(self)
         if wait <= 0:
             self._holds = False
@@ -127,10 +144,13 @@ class LinkGate:
             self._holds = True
             client.rates.waits(self, since)
             return Hold(min(now + wait, until), partial(self._again, request, client, since, until))
-        self.gone()
+        self._holds = False
+        client.rates.waited(self)
         if request.head.api_key == FETCH and (answer := _empty_answer(request, wait)) is not None:
+            client.sent_away(self)
             self._stage.holds_cut["answered"] += 1
             return Answer(Pending(request.head.correlation_id, answer=answer))
+        self.gone()
         self._stage.holds_cut["passed"] += 1
         return self._passed(request, client)
 
@@ -149,7 +169,9 @@ class LinkGate:
             return Pass(watcher=watcher)
         self._produces += 1
         most_told = TRANSACTION_SECONDS if request.sender.is_transactional else MOST_TOLD_PRODUCE_SECONDS
-        return Pass(ProduceAnswer(self._stage, client, head.api_version, most_told, self._produce_answered), watcher)
+        held = _produce_hold_seconds(request.sender)
+        answer = ProduceAnswer(self._stage, client, head.api_version, held, most_told, self._produce_answered)
+        return Pass(answer, watcher)
 
     def _not_counted(self) -> Pass:
         self._stage.not_counted["version"] += 1
@@ -173,6 +195,18 @@ class LinkGate:
             self._client.answered(self)
         else:
             self.gone()
+
+
+def _fetch_hold_seconds(sender: RequestSender) -> float:
+    session, wait = sender.session, sender.wait_seconds
+    if session is None or wait is None or session[1] > 0:
+        return FETCH_HOLD_SECONDS
+    return min(max(PART_OF_WAIT * wait, SHORTEST_HOLD_SECONDS), LONGEST_HOLD_SECONDS)
+
+
+def _produce_hold_seconds(sender: RequestSender) -> float:
+    most, timeout = TRANSACTION_SECONDS if sender.is_transactional else HOLD_SECONDS, sender.wait_seconds
+    return most if timeout is None else min(most, PART_OF_TIMEOUT * timeout)
 
 
 def _empty_answer(request: RequestBegins, pause: float) -> bytes | None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.fakes.clock import MovedClock
 from tests.limits.limiters import Line, Scripted, batches, built_in, rule
 from weir.limits.clients import Client, Clients
-from weir.limits.group import TURN_SECONDS
+from weir.limits.group import TURN_SECONDS, Group
+from weir.limits.rate_limiter import Batch
 from weir.limits.rules import NamedLimiter, Rule
 
 SINK = "connector-consumer-s3-{}"
@@ -227,3 +228,26 @@ def test_what_a_connector_s_tasks_share_stays_while_one_of_them_does() -> None:
     client(found, SINK.format(0)).count(batches(500), 1)
     for number in (1, 2, 3):
         assert client(found, SINK.format(number)).pause() == pytest.approx(5)
+
+
+def test_who_is_sent_away_keeps_its_place_and_nobody_waits_for_it() -> None:
+    clock = MovedClock()
+    group = Group(rule("c", 100), clock, lambda name, reason: None)
+    first, second, third = Line("first"), Line("second"), Line("third")
+    group.take((Batch("t", 10, 100),))
+    for line in (first, second, third):
+        assert group.asks(line, 0) == pytest.approx(0.1)
+    group.sent_away(first)
+    clock.move(0.11)
+    assert group.asks(third, 0) == TURN_SECONDS
+    assert group.asks(second, 0) == 0, "the first is not there"
+    assert group.asks(first, 0) == 0
+    assert group.asks(second, 0) == 0
+    group.take((Batch("t", 10, 100),))
+    assert group.asks(first, 0) > 0
+    clock.move(0.2)
+    assert group.asks(second, 0) == TURN_SECONDS, "the first is back in its place"
+    group.sent_away(first)
+    group.leaves(first)
+    group.asks(first, 0)
+    assert group.asks(second, 0) == 0, "who has left has no place any more"

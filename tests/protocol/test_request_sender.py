@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.protocol.wire import CONSUMER, fetch, produce, request, string
+from tests.proxy import limited
 from weir.protocol.framing import RequestBegins, RequestStream
 from weir.protocol.request_sender import MOST_START, RequestSender
 
@@ -69,3 +70,22 @@ def test_a_request_that_begins_says_who_sent_it_however_it_is_cut(version: int, 
     for chunk in (data[:cut], data[cut:]):
         begun += [event for event in stream.receive(memoryview(chunk)) if isinstance(event, RequestBegins)]
     assert [event.sender.client_id for event in begun] == [b"c"]
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_a_fetch_tells_how_long_the_broker_may_wait(version: int) -> None:
+    assert sender(limited.fetch(1, version, max_wait_ms=1234)).wait_seconds == 1.234
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+@pytest.mark.parametrize("transactional", [None, "t", "x" * 200])
+def test_a_produce_tells_its_timeout(version: int, transactional: str | None) -> None:
+    frame = limited.produce(1, 1, version, transactional=transactional, timeout_ms=4321)
+    assert sender(frame).wait_seconds == 4.321
+    assert sender(frame[:20]).wait_seconds is None
+    long = limited.produce(1, 1, version, transactional="x" * 2000, timeout_ms=4321)
+    assert sender(long).wait_seconds is None
+
+
+def test_a_timeout_before_transactions_is_read_too() -> None:
+    assert sender(request(0, 2, 1, struct.pack(">hi", 1, 7000))).wait_seconds == 7.0

@@ -55,6 +55,8 @@ class Task:
     transactional: bool = False
     poll_seconds: float = 0.0
     """How long each Fetch waits at the broker for records that do not come; 0: there are always records."""
+    session: tuple[int, int] = (9, 3)
+    """Of its fetches: (0, -1) for none."""
     leaders: tuple[int, ...] = ()
     """The broker of each partition, where it fills one after the other and never has more than a few batches ready."""
 
@@ -92,7 +94,7 @@ def _messages(task: Task) -> tuple[RequestBegins, bytes, bytes]:
         request = produce(1, task.records, client_id=task.client_id, transactional=transactional)
         answer = produced(1)
     else:
-        request = fetch(1, client_id=task.client_id)
+        request = fetch(1, client_id=task.client_id, session=task.session)
         answer = fetched(1, 0 if task.poll_seconds else task.records)
     head = read_request_head(request)
     assert isinstance(head, RequestHead)

@@ -67,9 +67,16 @@ async def limited(*rules: Rule) -> AsyncIterator[Limited]:
         yield Limited(relay, stage, clock)
 
 
-def fetch(number: int, version: int = 12, *, client_id: str | None = SINK, session: tuple[int, int] = (0, -1)) -> bytes:
-    """A consumer's Fetch."""
-    asked = FetchRequest(version=version, session_id=session[0], session_epoch=session[1])
+def fetch(
+    number: int,
+    version: int = 12,
+    *,
+    client_id: str | None = SINK,
+    session: tuple[int, int] = (9, 3),
+    max_wait_ms: int = 500,
+) -> bytes:
+    """A consumer's Fetch, in a session where its version has them."""
+    asked = FetchRequest(version=version, session_id=session[0], session_epoch=session[1], max_wait_ms=max_wait_ms)
     asked.with_header(correlation_id=number, client_id=client_id)
     return bytes(asked.encode(version=version, header=True, framed=True))
 
@@ -105,12 +112,13 @@ def produce(
     client_id: str = SOURCE,
     acks: int = 1,
     transactional: str | None = None,
+    timeout_ms: int = 30_000,
 ) -> bytes:
     """A producer's request."""
     topics = ProduceRequest.TopicProduceData
     asked = ProduceRequest(
         acks=acks,
-        timeout_ms=1000,
+        timeout_ms=timeout_ms,
         transactional_id=transactional,
         topic_data=[
             topics(

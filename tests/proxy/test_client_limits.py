@@ -44,13 +44,13 @@ async def test_the_next_fetch_waits_until_the_records_have_had_their_time(versio
         client, broker = await found.relay.connect()
         answer = fetched(1, 50, version)
         assert await found.passes_with(client, broker, fetch(1, version), answer) == answer
-        await found.is_held(client, broker, fetch(2, version))
+        await found.is_held(client, broker, fetch(2, version, max_wait_ms=2000))
         await found.move(0.4)
         await asyncio.sleep(0)
         assert found.has_held()
         assert broker.has_nothing()
         await found.move(0.11)
-        await broker.expect(fetch(2, version))
+        await broker.expect(fetch(2, version, max_wait_ms=2000))
         assert client_of(found, SINK).rates.records == 50
         assert client_of(found, SINK).rates.throttled_seconds == pytest.approx(0.51)
 
@@ -148,6 +148,42 @@ async def test_a_produce_is_never_held_for_longer_than_its_client_waits() -> Non
         await found.move(0.2)
         await broker.expect(produce(2, 10))
         assert found.stage.holds_cut["passed"] == 1
+
+
+@pytest.mark.parametrize(("version", "session"), [(4, (0, -1)), (12, (0, -1)), (12, (0, 0))])
+@pytest.mark.parametrize(("max_wait_ms", "held"), [(0, 0.1), (500, 0.4), (1000, 0.8), (30_000, 1.0)])
+async def test_a_fetch_without_a_session_is_answered_within_its_wait(
+    version: int, session: tuple[int, int], max_wait_ms: int, held: float
+) -> None:
+    """kafka-go reports an error after max_wait; sarama's heartbeats wait behind it."""
+    async with limited(rule(SINK, 100)) as found:
+        client, broker = await found.relay.connect()
+        await found.passes_with(client, broker, fetch(1, version), fetched(1, 500, version))
+        asked = fetch(2, version, session=session, max_wait_ms=max_wait_ms)
+        await found.is_held(client, broker, asked)
+        await found.move(held - 0.02)
+        await asyncio.sleep(0)
+        assert found.has_held()
+        await found.move(0.03)
+        answer = read_fetched(await client.receive_frame(), version)
+        assert (answer.responses, answer.error_code if version >= 7 else 0) == ([], 0)
+        assert broker.has_nothing()
+
+
+@pytest.mark.parametrize(("timeout_ms", "held"), [(10_000, 5.0), (1500, 0.75), (60_000, 10.0)])
+async def test_a_produce_is_held_for_half_of_its_own_timeout(timeout_ms: int, held: float) -> None:
+    async with limited(rule(SOURCE, 1)) as found:
+        client, broker = await found.relay.connect()
+        first = produce(1, 14, timeout_ms=timeout_ms)
+        told = read_produced(await found.passes_with(client, broker, first, produced(1)), 9).throttle_time_ms
+        assert told == pytest.approx(1000 * (14 - 0.9 * held))  # so much that the rest can be held
+        asked = produce(2, 10, timeout_ms=timeout_ms)
+        await found.is_held(client, broker, asked)
+        await found.move(held - 0.05)
+        await asyncio.sleep(0.01)
+        assert broker.has_nothing()
+        await found.move(0.1)
+        await broker.expect(asked)
 
 
 async def test_what_can_be_held_and_told_together_is_kept_to() -> None:

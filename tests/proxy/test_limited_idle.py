@@ -42,3 +42,14 @@ async def test_many_connections_of_one_id_of_which_one_is_busy() -> None:
     """A connection for each partition, as kafka-go makes them."""
     tasks = [Task("connector-consumer-a-0", RECORDS, frozenset({1}), poll_seconds=0.5 * (one > 0)) for one in range(24)]
     assert 0.97 * LIMIT * SECONDS <= sum(await moved(tasks, per="task")) <= LIMIT * SECONDS + RECORDS
+
+
+@pytest.mark.parametrize("count", [2, 20, 60])
+async def test_members_that_are_sent_away_to_ask_again_have_equal_parts(count: int) -> None:
+    """Without a session a fetch is held for 0.4 s, and with 60 of them each has a turn every 3 s."""
+    tasks = [
+        Task(f"connector-consumer-a-{number}", RECORDS, frozenset({1}), session=(0, -1)) for number in range(count)
+    ]
+    by_task = await moved(tasks)
+    assert 0.97 * LIMIT * SECONDS <= sum(by_task) <= LIMIT * SECONDS + count * RECORDS
+    assert max(by_task) - min(by_task) <= 0.1 * max(by_task) + RECORDS
