@@ -11,6 +11,7 @@ import typer
 
 from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.fleet import Where, ask_sidecars, cluster_of, shown, sidecars
+from weir.cli.fleet_status import silent
 from weir.cli.lease import LeaseOptions
 from weir.cli.options import with_options
 from weir.cli.output import print_table
@@ -63,8 +64,10 @@ def show(
 
     with cluster_of(where.bootstrap_server, where.command_config) as cluster:
         replies = ask_all(list(sidecars(where, cluster)), "GET", _PATH)
-        settings = look(cluster).throttles
-    return _print(replies, json_wanted, settings)
+        state = look(cluster)
+    for sentence in silent(state):
+        print(f"weir: {sentence}", file=sys.stderr)
+    return _print(replies, json_wanted, state.throttles)
 
 
 def set_throttle(
