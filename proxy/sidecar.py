@@ -20,6 +20,7 @@ from weir.proxy.admin.limited import limited_status
 from weir.proxy.admin.metrics import ProcessStats, SideSource, families
 from weir.proxy.admin.status import rate_settings, side_status
 from weir.proxy.admin.tls_metrics import tls_families
+from weir.proxy.admin.troubles import digest, trouble_families, troubles
 from weir.proxy.bounds import Bounds
 from weir.proxy.capture.capture import Capture
 from weir.proxy.capture.requirements import CaptureError
@@ -234,6 +235,7 @@ class Sidecar:
             named = ", ".join(undone[:_MOST_NAMED])
             self.log.warning("http_throttle_undone", parts=named + more, effect="the file's throttle is in force")
         self.process.reloads["ok"] += 1
+        self.process.reload_refused = None
         self.log.info(
             "config_reloaded",
             changed=",".join(changed) or "nothing",
@@ -244,6 +246,7 @@ class Sidecar:
     def reload_refused(self, error: Exception) -> None:
         """Count and log a file that is not put in force. An error that is no ConfigError is a bug."""
         self.process.reloads["refused"] += 1
+        self.process.reload_refused = str(error) or type(error).__name__
         if isinstance(error, ConfigError):
             self.log.error("config_refused", error=error, effect="nothing changes")
         else:
@@ -282,6 +285,8 @@ class Sidecar:
             "not_ready": not_ready,
             "uptime_seconds": round(self._clock() - self._started_at, 1),
             "admin": str(self.admin_address),
+            "troubles": self.troubles(),
+            "digests": self._digests(),
             "topic_ids_unknown": self.process.topic_names.unknown_count,
             "routes": [route_status(listener) | self._upstreams.status(listener) for listener in self.listeners],
             "fleet": self.fleet.is_known,
@@ -302,8 +307,12 @@ class Sidecar:
         limited, shares = limit_families(self.limits), share_families(self.exchange)
         secured = tls_families(self._tls, self._key_watch.seconds_left()) if self._key_watch.all_keys else ()
         sides = families(self.sides, self.process, by_partition=self.config.admin.partition_series)
-        own = chain(sides, self._upstreams.families())
+        own = chain(sides, self._upstreams.families(), trouble_families(self.troubles(), self._digests()))
         return render(chain(own, limited, polled, shares, secured), accept)
+
+    def troubles(self) -> dict[str, str]:
+        """Return what is wrong with this sidecar itself, a sentence by its kind."""
+        return troubles(self.process, captures=self.capture is not None)
 
     def answer_about_shares(self, body: bytes) -> msgspec.Struct:
         """Answer another sidecar with which a rate is shared; ConfigError."""
@@ -324,6 +333,9 @@ class Sidecar:
             await listener.start()
         self.listeners.append(listener)
         self.log.info("listening", role=route.partition("[")[0], **route_status(listener))
+
+    def _digests(self) -> dict[str, str]:
+        return {"limits": digest(self._limited_by), "quotas": digest(self.throttle.table.quotas)}
 
     def _tell_capture(self) -> None:
         if self.capture is not None:

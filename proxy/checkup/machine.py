@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from weir.proxy.admin.troubles import RUNBOOK, Connections, is_full
 from weir.proxy.capture.nftables import Nftables, NftError, PacketFilter
 from weir.proxy.capture.requirements import CaptureError, check_broker, check_machine
 from weir.proxy.capture.rules import TABLE_PREFIX
@@ -148,6 +149,18 @@ def process_findings(config: Config | None, process: Process) -> Iterator[Findin
         f" limits.max_connections is {most}: raise LimitNOFILE (systemd) or ulimit -Hn to {descriptors_for(most)}"
     )
     yield Finding.warn("descriptors", sentence)
+
+
+def tracking_findings(connections: Connections | None) -> Iterator[Finding]:
+    """Yield what is known of the kernel's table of connections: what is captured needs a place in it."""
+    if connections is None:
+        return
+    told = f"{connections.tracked} of {connections.most} places are taken"
+    if is_full(connections):
+        sentence = f"{told}, and packets of connections above are dropped: raise net.netfilter.nf_conntrack_max"
+        yield Finding.fail("conntrack", f"{sentence} ({RUNBOOK})")
+    else:
+        yield Finding.ok("conntrack", told)
 
 
 def kernel_says_synchronised() -> bool | None:

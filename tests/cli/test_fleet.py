@@ -214,6 +214,27 @@ def test_status_tells_of_a_broker_that_has_just_gone_and_of_all_others(
     assert cluster.patience_seconds == 10
 
 
+def test_status_tells_of_troubles_and_of_settings_that_differ(
+    capsys: pytest.CaptureFixture[str], admins: list[Admin], both: list[str]
+) -> None:
+    told = {**made_up_status(leader=side()), "digests": {"limits": "a", "quotas": "c"}}
+    say(admins[0], {**told, "troubles": {"config_refused": "the file was refused"}})
+    say(admins[1], {**told, "broker_id": 2, "digests": {"limits": "b", "quotas": "c"}})
+    assert main(["status", *both]) == 0
+    out = capsys.readouterr().out
+    assert "Broker 1: the file was refused (docs/operations.md#weirtrouble)." in out
+    assert "The limits of these brokers' sidecars differ: 1; 2 (docs/operations.md#weirunlikesettings)." in out
+    assert "The quotas of" not in out
+
+
+def test_status_tells_that_no_sidecar_answers(
+    capsys: pytest.CaptureFixture[str], cluster: MadeUpCluster, nobody: str
+) -> None:
+    port = nobody.partition(":")[2]
+    assert main(["status", *CLUSTER, "--admin-port", port]) == 1
+    assert "No sidecar tells of itself: none runs, or none is reached" in capsys.readouterr().out
+
+
 def test_status_has_a_row_for_each_quota(
     capsys: pytest.CaptureFixture[str], admins: list[Admin], both: list[str]
 ) -> None:

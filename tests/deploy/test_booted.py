@@ -272,5 +272,7 @@ def test_capture_sets_its_rules_with_one_capability(machine: Machine) -> None:
     assert status["Uid"].split()[0] != "0"
     assert {int(status[name], 16) for name in ("CapPrm", "CapEff", "CapBnd")} == {CAP_NET_ADMIN}
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    sees = ("nsenter", "--target", machine.show("weir", "MainPID"), "--mount")
+    assert machine.run(*sees, "cat", "/proc/sys/net/netfilter/nf_conntrack_max").isdecimal()
     machine.run("systemctl", "stop", "weir", "kafka")
     assert "weir_1" not in machine.run("nft", "list", "tables")

@@ -339,10 +339,12 @@ async def test_sink_counts_what_the_file_system_refuses_and_goes_on(
     sink, stats = sink_of(folder(tmp_path))
     sink.offer(sample(1))
     await until(lambda: stats.dropped["file", "write_failed"])
+    assert stats.lost == {"file": "Not a directory"}
     (tmp_path / "date=2026-01-31").unlink()
     sink.offer(sample(2))
     await sink.close(5)
     assert counted(stats) == {"file": 1, ("file", "write_failed"): 1}
+    assert stats.lost == {}
     assert sequences(tmp_path) == [2]
     assert "samples_not_written" in caplog.text
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from weir.proxy.admin.troubles import Connections
 from weir.proxy.capture.nftables import NftError, PacketFilter
 from weir.proxy.capture.requirements import CaptureError
 from weir.proxy.checkup.findings import Finding
@@ -17,6 +18,7 @@ from weir.proxy.checkup.machine import (
     process_findings,
     rules_findings,
     sidecar_process,
+    tracking_findings,
     way_findings,
 )
 from weir.proxy.config.load import parse_config
@@ -106,6 +108,13 @@ def test_descriptors_for_the_most_connections_are_wanted(descriptors: int, level
 def test_few_descriptors_are_told_as_connections() -> None:
     _, found = process_findings(LISTENERS, process(descriptors=1_024))
     assert found.sentence.startswith(f"1024 at most, enough for {connections_with(1_024)} connections")
+
+
+def test_table_of_connections_that_is_full_fails() -> None:
+    assert list(tracking_findings(None)) == []
+    assert [one.level for one in tracking_findings(Connections(89, 100))] == ["ok"]
+    (full,) = tracking_findings(Connections(95, 100))
+    assert (full.level, full.sentence.startswith("95 of 100 places are taken, and packets")) == ("fail", True)
 
 
 def test_sidecar_is_found_by_its_file(tmp_path: Path) -> None:
