@@ -28,6 +28,7 @@ from weir.cli.sidecars import (
     with_outcomes,
 )
 from weir.cli.stale import clear_stale
+from weir.cli.troubles import LAYER_WORDS
 from weir.planning.units import show_rate
 from weir.quota.setting_names import (
     FOLLOWER_RATE,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 _NONE = "none"
 _PATH = "/v1/throttle"
 
-_LAYER_WORDS = {"file": "the file's throttle", "kafka": "Kafka's own throttle"}
 _RATE_HELP = "Bytes/s, as in 5000000, 500k, 5MB or 5MiB; 'none' for no quota."
 _REPLICAS_HELP = "'*', or partition:broker pairs as in '0:1,1:2'; 'none' for no replica."
 TopicOption = Annotated[
@@ -203,7 +203,7 @@ def _notes(reply: Reply) -> Iterator[Row]:
     """Yield notes on what is easily forgotten: a removal that hides the rest, and rates that throttle nothing."""
     layers = reply.value.get("layers", ())
     if any(part["part"] == "*" and part.get("removed") for layer in layers for part in layer["parts"]):
-        hidden = " and ".join([_LAYER_WORDS[one["source"]] for one in layers if one["source"] in _LAYER_WORDS])
+        hidden = " and ".join([LAYER_WORDS[one["source"]] for one in layers if one["source"] in LAYER_WORDS])
         yield (
             f"{reply.admin}: all that was set otherwise was removed until a restart or reload"
             f"{', and that hides ' + hidden if hidden else ''}. `weir throttle clear` ends this.",

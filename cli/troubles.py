@@ -1,4 +1,4 @@
-"""What `weir status` says of sidecars that are in trouble, or unlike each other."""
+"""What `weir status` says of sidecars: their troubles, what is hidden of their throttles, what they have unlike."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import Final
 
 from weir.cli.sidecars import Reply
 
+LAYER_WORDS: Final = {"file": "the file's throttle", "kafka": "Kafka's own throttle"}
+"""The layers below what was set over HTTP, as sentences name them."""
+
 _WHERE: Final = "docs/operations.md"
+_MOST_NAMED: Final = 3
 
 
 def sentences(replies: Sequence[Reply]) -> Iterator[str]:
@@ -22,6 +26,13 @@ def sentences(replies: Sequence[Reply]) -> Iterator[str]:
     for status in answered:
         for sentence in status.get("troubles", {}).values():
             yield f"Broker {status['broker_id']}: {sentence} ({_WHERE}#weirtrouble)."
+        hidden = status.get("hidden_by_http", {})
+        told = [f"{_some(hidden[layer])} of {words}" for layer, words in LAYER_WORDS.items() if layer in hidden]
+        if told:
+            yield (
+                f"Broker {status['broker_id']}: what was set over HTTP hides {' and '.join(told)};"
+                " `weir throttle clear` ends this."
+            )
     for what in ("limits", "quotas"):
         alike = defaultdict(list)
         for status in answered:
@@ -30,3 +41,8 @@ def sentences(replies: Sequence[Reply]) -> Iterator[str]:
         if len(alike) > 1:
             groups = "; ".join(sorted(", ".join(sorted(brokers, key=int)) for brokers in alike.values()))
             yield f"The {what} of these brokers' sidecars differ: {groups} ({_WHERE}#weirunlikesettings)."
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more settings" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more

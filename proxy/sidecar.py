@@ -290,6 +290,7 @@ class Sidecar:
             "topic_ids_unknown": self.process.topic_names.unknown_count,
             "routes": [route_status(listener) | self._upstreams.status(listener) for listener in self.listeners],
             "fleet": self.fleet.is_known,
+            "hidden_by_http": self.throttle.hidden_by_http(),
             "settings": rate_settings(self.throttle.effective, now),
             "sides": {
                 side.throttle.side: await side_status(side, trend)

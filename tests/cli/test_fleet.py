@@ -219,12 +219,24 @@ def test_status_tells_of_troubles_and_of_settings_that_differ(
 ) -> None:
     told = {**made_up_status(leader=side()), "digests": {"limits": "a", "quotas": "c"}}
     say(admins[0], {**told, "troubles": {"config_refused": "the file was refused"}})
-    say(admins[1], {**told, "broker_id": 2, "digests": {"limits": "b", "quotas": "c"}})
+    say(
+        admins[1],
+        {
+            **told,
+            "hidden_by_http": {"kafka": ["a.rate"], "file": list("bcdef")},
+            "broker_id": 2,
+            "digests": {"limits": "b", "quotas": "c"},
+        },
+    )
     assert main(["status", *both]) == 0
     out = capsys.readouterr().out
     assert "Broker 1: the file was refused (docs/operations.md#weirtrouble)." in out
     assert "The limits of these brokers' sidecars differ: 1; 2 (docs/operations.md#weirunlikesettings)." in out
     assert "The quotas of" not in out
+    assert (
+        "Broker 2: what was set over HTTP hides b, c, d and 2 more settings of the file's throttle and a.rate of"
+        " Kafka's own throttle; `weir throttle clear` ends this."
+    ) in out
 
 
 def test_status_tells_that_no_sidecar_answers(
