@@ -44,6 +44,7 @@ from weir.proxy.limits.shares import LimitShares
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.listeners import ListenError, named, new_listeners, route_status
 from weir.proxy.log import EventLog, configure_logging, innermost_frame
+from weir.proxy.network import Network
 from weir.proxy.relay.listener import Listener
 from weir.proxy.relay.replica_sources import Addresses
 from weir.proxy.relay.side import Side
@@ -101,6 +102,7 @@ class Sidecar:
             stats = RelayStats(side)
             self.sides.append(SideSource(throttle, stats))
             self._relays[side] = self._bounds.new_side(throttle, stats, self._tls)
+        self._network = Network(config)
         self._facts = ClusterFacts([side.throttle for side in self.sides], self._relays.values())
         self.limits = LimitStage(clock, self.log, topic_names.name_of)
         self._limit_shares = LimitShares(self.limits.clients, self._brokers, clock)
@@ -290,6 +292,7 @@ class Sidecar:
             "topic_ids_unknown": self.process.topic_names.unknown_count,
             "routes": [route_status(listener) | self._upstreams.status(listener) for listener in self.listeners],
             "fleet": self.fleet.is_known,
+            "network": self._network.status(),
             "hidden_by_http": self.throttle.hidden_by_http(),
             "settings": rate_settings(self.throttle.effective, now),
             "sides": {
@@ -391,6 +394,7 @@ class Sidecar:
                 listener.sources.learn(brokers)
         if self.capture is not None:
             self.capture.learn(brokers)
+        self._network.learn(brokers)
         self._bounds.admission.learn(chain.from_iterable(brokers.values()))
         self.exchange.changed()
 

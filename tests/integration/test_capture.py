@@ -36,6 +36,7 @@ from tests.integration.moves import (
     wait_for_bytes,
 )
 from tests.integration.out_of_memory import MemoryGroup
+from weir.cli.move_sidecars import Sidecars
 from weir.lab.cluster import PROJECT
 from weir.lab.hosted import PORT, HostedCluster
 from weir.lab.sidecar import Sidecar
@@ -191,6 +192,23 @@ def test_sidecar_is_in_the_path_only_while_a_throttle_is_in_force(
             sidecar.delete_throttle()
             cluster.wait_for("out of the path", lambda: links(sidecar, "leader") == 0, 30)
             assert sidecar.metrics().value("weir_captured") == 0
+
+
+def test_bytes_of_clients_that_pass_no_sidecar_count_beside_a_move(
+    cluster: HostedCluster, topics: tuple[str, str]
+) -> None:
+    """`weir move --auto` asks the sidecars what else its links carry: here a consumer's 4 MB, directly."""
+    moved, live = topics
+    put_in(cluster, live, LEADER, PEER)
+    cluster.wait_for("captured", lambda: is_captured(cluster), 30)
+    sidecars = Sidecars([cluster.sidecars[LEADER].admin_address])
+    before = sidecars.passed(frozenset())[LEADER]
+    read = 0
+    while read < 4 * MB:
+        read += _bytes_read(cluster, moved, seconds=2)
+    after = sidecars.passed(frozenset())[LEADER]
+    assert before.of_link[1] and after.of_link[1]
+    assert read < after.outgoing - before.outgoing < 2.5 * read  # what comes unasked at the end is not read
 
 
 def test_client_on_the_same_port_is_left_alone(cluster: HostedCluster, topics: tuple[str, str]) -> None:
