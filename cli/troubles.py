@@ -24,8 +24,9 @@ def sentences(replies: Sequence[Reply]) -> Iterator[str]:
     if len(replies) > 1 and not answered:
         yield f"No sidecar tells of itself: none runs, or none is reached from here ({_WHERE}#weirsidecardown)."
     for status in answered:
-        for sentence in status.get("troubles", {}).values():
-            yield f"Broker {status['broker_id']}: {sentence} ({_WHERE}#weirtrouble)."
+        for kind, sentence in status.get("troubles", {}).items():
+            section = "weirsamplesdropped" if kind == "samples_lost" else "weirtrouble"
+            yield f"Broker {status['broker_id']}: {sentence} ({_WHERE}#{section})."
         hidden = status.get("hidden_by_http", {})
         told = [f"{_some(hidden[layer])} of {words}" for layer, words in LAYER_WORDS.items() if layer in hidden]
         if told:
