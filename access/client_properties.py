@@ -10,13 +10,16 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+from weir.access.jaas import login_options
 
 _PASSWORD_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_JAAS_OPTION = re.compile(r"""(?P<name>[\w.]+)\s*=\s*(?:"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>[^']*)')""")
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u.{0,4}|.)", re.DOTALL)
+_HEXADECIMAL = re.compile(r"u[0-9a-fA-F]{4}")
 _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_Value = TypeVar("_Value")
 
 
 class PropertiesError(ValueError):
@@ -51,25 +54,34 @@ def read_properties(path: Path) -> ClientProperties:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Read the text of a Java properties file (java.util.Properties)."""
+    """Read the text of a Java properties file (java.util.Properties). PropertiesError for what Java refuses."""
     found = {}
     for line in _logical_lines(text):
         name, value = _split(line)
-        found[_unescaped(name)] = _unescaped(value)
+        try:
+            found[_unescaped(name)] = _unescaped(value)
+        except ValueError:
+            raise PropertiesError(name, "has a \\u without four hexadecimal digits: write \\\\ for one \\") from None
     return found
 
 
 def client_options(properties: Mapping[str, str]) -> ClientProperties:
-    """Turn Kafka's properties into options of a kafka-python client. PropertiesError says what cannot be used."""
+    """Turn Kafka's properties into options of a kafka-python client. PropertiesError says what cannot be used.
+
+    As with kafka-clients, what is set of TLS or SASL counts only where `security.protocol` uses it.
+    """
     options: dict[str, Any] = {}
     ignored = []
+    protocol = _converted("security.protocol", properties.get("security.protocol", "PLAINTEXT"), _protocol)
+    unused = tuple(prefix for prefix, used in (("sasl.", "SASL"), ("ssl.", "SSL")) if used not in protocol.split("_"))
+    used = {name: value for name, value in properties.items() if not name.startswith(unused)}
+    secured = {**_sasl(used, protocol), **_tls(used)}  # before single names, as these say why a file cannot be used
     for name, value in properties.items():
-        if name in _MAPPED:
+        if name not in used:
+            ignored.append(name)
+        elif name in _MAPPED:
             option, convert = _MAPPED[name]
-            try:
-                options[option] = convert(value.strip())
-            except ValueError as error:
-                raise PropertiesError(name, str(error)) from error
+            options[option] = _converted(name, value, convert)
         elif name in _REFUSED:
             raise PropertiesError(name, _REFUSED[name])
         elif name not in _READ_BELOW:
@@ -78,28 +90,34 @@ def client_options(properties: Mapping[str, str]) -> ClientProperties:
                     name, "is not known here, and to leave it out could make the connection less safe"
                 )
             ignored.append(name)
-    return ClientProperties(options | _tls(properties) | _sasl(properties, options), tuple(ignored))
+    return ClientProperties(options | secured, tuple(ignored))
 
 
-def _sasl(properties: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
-    if not str(options.get("security_protocol", "")).startswith("SASL"):
+def _converted(name: str, value: str, convert: Callable[[str], _Value]) -> _Value:
+    try:
+        return convert(value.strip())
+    except ValueError as error:
+        raise PropertiesError(name, str(error)) from error
+
+
+def _sasl(properties: Mapping[str, str], protocol: str) -> dict[str, Any]:
+    if not protocol.startswith("SASL"):
         return {}
     mechanism = properties.get("sasl.mechanism", "GSSAPI").strip()
+    if mechanism not in (*_PASSWORD_MECHANISMS, "GSSAPI"):
+        why = _OTHER_MECHANISMS.get(mechanism, "which is not known here")
+        raise PropertiesError("sasl.mechanism", f"is {mechanism}, {why}: {_OTHER_WAY}")
+    jaas = properties.get("sasl.jaas.config")
+    found = {} if jaas is None else _converted("sasl.jaas.config", jaas, login_options)
     if mechanism == "GSSAPI":
-        if "keytab" in properties.get("sasl.jaas.config", "").lower():
+        if "keytab" in map(str.lower, found):
             raise PropertiesError("sasl.jaas.config", "names a key tab, which cannot be used here: run kinit before")
         return {"sasl_mechanism": mechanism}
-    if mechanism not in _PASSWORD_MECHANISMS:
-        raise PropertiesError(
-            "sasl.mechanism",
-            f"is {mechanism}, which cannot be used here: {', '.join(_PASSWORD_MECHANISMS)} and GSSAPI can",
-        )
-    found = {
-        match["name"]: _unescaped(match["double"]) if match["double"] is not None else match["single"]
-        for match in _JAAS_OPTION.finditer(properties.get("sasl.jaas.config", ""))
-    }
     if "username" not in found or "password" not in found:
         raise PropertiesError("sasl.jaas.config", 'has to have username="..." and password="..."')
+    if found.get("tokenauth", "").lower() == "true" and mechanism != "PLAIN":
+        reason = "has tokenauth, a delegation token, which cannot be used here: give a user's own name and password"
+        raise PropertiesError("sasl.jaas.config", reason)
     return {
         "sasl_mechanism": mechanism,
         "sasl_plain_username": found["username"],
@@ -113,11 +131,12 @@ def _tls(properties: Mapping[str, str]) -> dict[str, Any]:
         location = properties.get(f"ssl.{store}.location")
         if location is None:
             continue
-        kind = properties.get(f"ssl.{store}.type", "JKS").strip().upper()
+        kind_name = f"ssl.{store}.type"
+        kind = properties.get(kind_name, "").strip().upper()
         if kind != "PEM":
+            name, words = (kind_name, kind) if kind else (f"ssl.{store}.location", "of Kafka's default type, JKS")
             raise PropertiesError(
-                f"ssl.{store}.type",
-                f"is {kind}, which Java alone can read: export it to a PEM file, and give ssl.{store}.type=PEM",
+                name, f"is {words}, which Java alone can read: {_TO_PEM[store]}, and give {kind_name}=PEM"
             )
         if not Path(location.strip()).is_file():
             raise PropertiesError(f"ssl.{store}.location", f"is {location.strip()}, and there is no such file")
@@ -130,7 +149,7 @@ def _tls(properties: Mapping[str, str]) -> dict[str, Any]:
 def _logical_lines(text: str) -> list[str]:
     lines = []
     held = ""
-    for line in text.splitlines():
+    for line in re.split(r"\r\n|\r|\n", text):
         stripped = line.lstrip(" \t\f")
         if not held and (not stripped or stripped[0] in "#!"):
             continue
@@ -157,7 +176,11 @@ def _split(line: str) -> tuple[str, str]:
 def _unescaped(text: str) -> str:
     def char(match: re.Match[str]) -> str:
         escaped = match[1]
-        return chr(int(escaped[1:], 16)) if len(escaped) == 5 else _ESCAPED.get(escaped, escaped)
+        if escaped[0] != "u":
+            return _ESCAPED.get(escaped, escaped)
+        if _HEXADECIMAL.fullmatch(escaped) is None:
+            raise ValueError
+        return chr(int(escaped[1:], 16))
 
     return _ESCAPE.sub(char, text)
 
@@ -191,6 +214,19 @@ _MAPPED: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "retry.backoff.ms": ("retry_backoff_ms", _milliseconds),
     "reconnect.backoff.ms": ("reconnect_backoff_ms", _milliseconds),
     "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", _milliseconds),
+}
+
+_OTHER_MECHANISMS: Final = {
+    "AWS_MSK_IAM": "which takes Amazon's library for Java",
+    "OAUTHBEARER": "whose tokens a class of Java's fetches",
+}
+_OTHER_WAY: Final = (
+    "give a user of its own with SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN, a ticket (GSSAPI), or a certificate"
+    " (security.protocol=SSL)"
+)
+_TO_PEM: Final = {
+    "truststore": "write it as PEM (keytool -list -rfc -keystore FILE > ca.pem)",
+    "keystore": "write it as PEM (keytool -importkeystore to a PKCS12 file, then openssl pkcs12 -nodes)",
 }
 
 _IN_A_FILE: Final = "cannot be used here: put the PEM text into a file, and give its"

@@ -54,19 +54,26 @@ def doctor(
 
 
 def _findings(path: Path | None, config: Config | None, hosts_file: Path | None) -> list[Finding]:
+    from weir.proxy.admin.troubles import connections_tracked
     from weir.proxy.checkup import machine
     from weir.proxy.checkup.certificates import certificate_findings
+    from weir.proxy.checkup.findings import Finding
     from weir.proxy.checkup.live import live_findings
     from weir.proxy.checkup.readable import readable_findings
     from weir.proxy.checkup.strictness import strictness_findings
 
     process = machine.sidecar_process(path)
     findings = [machine.version_finding(__version__), *machine.way_findings(config), *machine.rules_findings()]
-    findings += machine.process_findings(config, process)
+    findings += machine.untracked_findings(config)
+    findings += [*machine.process_findings(config, process), *machine.tracking_findings(connections_tracked())]
     clocks: dict[str, float] = {}
     if config is not None:
         world = look_around(config, hosts_file)
-        findings += live_findings(config, world, running_sidecar(config))
+        running = running_sidecar(config)
+        if running is None and not process.is_sidecar:
+            sentence = "none runs with this file: nothing is throttled here (docs/operations.md#when-a-sidecar-dies)"
+            findings.append(Finding.warn("sidecar", sentence))
+        findings += live_findings(config, world, running, process.pid if process.is_sidecar else None)
         all_keys = keys_of(config)
         findings += certificate_findings(config, all_keys, world, time.time())
         findings += strictness_findings(config, all_keys)

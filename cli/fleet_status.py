@@ -90,6 +90,7 @@ def sentences(state: ClusterState, stuck: Mapping[Partition, str], why_not_stale
         yield f"Moving: {_some([f'{move.topic}-{move.partition}' for move in sorted(state.moves)])}."
     for move, reason in stuck.items():
         yield f"Stuck: {move.topic}-{move.partition}, {reason}."
+    yield from silent(state)
     if state.throttles:
         yield f"Kafka's own throttle: {_some([f'{shown(set_)} = {set_.value}' for set_ in state.throttles])}."
     if state.clearable() and why_not_stale is None:
@@ -97,6 +98,12 @@ def sentences(state: ClusterState, stuck: Mapping[Partition, str], why_not_stale
             "It is stale: nothing moves, and nothing has been behind for ten minutes."
             " `weir throttle clear --stale` removes it."
         )
+
+
+def silent(state: ClusterState) -> Iterator[str]:
+    """Yield a sentence for each broker whose throttle is not known."""
+    for broker, reason in state.silent.items():
+        yield f"Broker {broker} does not tell its own throttle: {reason}."
 
 
 def as_plain(state: ClusterState, stuck: Mapping[Partition, str], why_not_stale: str | None) -> dict[str, Any]:
@@ -112,6 +119,7 @@ def as_plain(state: ClusterState, stuck: Mapping[Partition, str], why_not_stale:
             for move, reassignment in sorted(state.moves.items())
         ],
         "replicas_out_of_sync": state.out_of_sync,
+        "silent_brokers": {str(broker): reason for broker, reason in state.silent.items()},
         "throttles": [throttle._asdict() for throttle in state.throttles],
         "stale": [throttle._asdict() for throttle in state.clearable() if why_not_stale is None],
         "why_not_stale": why_not_stale,

@@ -11,7 +11,7 @@ from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.move_sidecars import Sidecars
 from weir.cli.options import option
 from weir.cli.plan_inputs import parsed
-from weir.cli.quantities import parse_deadline, show_moment
+from weir.cli.quantities import parse_deadline, show_deadline
 from weir.cli.rates import parse_rate
 from weir.control.move_journal import JournalFile, Pacing
 from weir.planning.finish_by import Limits
@@ -31,7 +31,7 @@ class Kept:
 
     def __str__(self) -> str:
         if self.moment is not None:
-            return f"for its end by {show_moment(self.moment)}"
+            return f"for its end by {show_deadline(self.moment)}"
         return f"at what is free of links of {show_rate(self.pacing.link_capacity)}"
 
     def pacer(self, file: JournalFile) -> Pacer:

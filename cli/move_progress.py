@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weir.cli.move_pacing import Kept
 from weir.cli.move_plan import Planned
 from weir.cli.move_sidecars import Sidecars
-from weir.cli.quantities import show_duration, show_moment
+from weir.cli.quantities import show_deadline, show_duration
 from weir.planning.finish_by import Pace
 from weir.planning.headroom import Allowance
 from weir.planning.units import show_rate, show_size
@@ -87,7 +87,7 @@ def _line(tick: Tick, throttle: int | None, lag: int | None, kept: Kept | None) 
         left = "stands still" if slowest.seconds_left is None else f"{show_duration(slowest.seconds_left)} left"
         parts.append(f"{left}: broker {slowest.broker} receives {_rate(slowest.rate)}{of}")
     if isinstance(tick.pace, Pace) and kept is not None and kept.moment is not None:
-        parts.append(f"to end by {show_moment(kept.moment)}: {_prospect(tick.pace)}")
+        parts.append(f"to end by {show_deadline(kept.moment)}: {_prospect(tick.pace)}")
     if isinstance(tick.pace, Allowance):
         parts.append(f"allowed {_allowed(tick.pace)}")
     for stuck in tick.stuck:

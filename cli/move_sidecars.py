@@ -34,7 +34,7 @@ class Sidecars:
         A sidecar that does not throttle these topics counts their move with all else, so it tells nothing.
         """
         return {
-            int(status["broker_id"]): _passed(status["sides"])
+            int(status["broker_id"]): _passed(status["sides"], status.get("network"))
             for status in self._statuses()
             if all(topics <= set(side["throttled_topics"]) for side in status["sides"].values())
         }
@@ -68,13 +68,21 @@ def _unthrottled(side: Mapping[str, Any] | None) -> int | None:
     return None if side is None else sum(one["bytes"] for one in side["replication"] if not one["throttled"])
 
 
-def _passed(sides: Mapping[str, Any]) -> Passed:
+def _passed(sides: Mapping[str, Any], network: Mapping[str, Any] | None) -> Passed:
+    """Return what passed, by the link's counters where there are any and the move's bytes are counted here, too."""
     incoming = outgoing = 0.0
+    throttled = {}
     for name, side in sides.items():
         relayed = side["relayed_bytes"]
-        answers = relayed["answers"] - sum(one["bytes"] for one in side["replication"] if one["throttled"])
+        throttled[name] = sum(one["bytes"] for one in side["replication"] if one["throttled"])
+        answers = relayed["answers"] - throttled[name]
         if name == "leader":
             incoming, outgoing = incoming + relayed["requests"], outgoing + answers
         else:
             incoming, outgoing = incoming + answers, outgoing + relayed["requests"]
-    return Passed(incoming, outgoing)
+    is_told = [network is not None and bool(sides.get(name, {}).get("connections")) for name in ("follower", "leader")]
+    if network is not None and is_told[0]:
+        incoming = network["received_bytes"] - throttled["follower"]
+    if network is not None and is_told[1]:
+        outgoing = network["sent_bytes"] - throttled["leader"]
+    return Passed(incoming, outgoing, (is_told[0], is_told[1]))

@@ -26,7 +26,7 @@ from weir.cli.plan_inputs import (
     read_past,
     replication_of,
 )
-from weir.cli.quantities import parse_deadline, parse_duration, parse_network, parse_size, show_moment
+from weir.cli.quantities import parse_deadline, parse_duration, parse_network, parse_size, show_deadline, show_moment
 from weir.cli.rates import parse_rate
 from weir.cli.sidecars import JsonOption
 from weir.planning.arithmetic import (
@@ -163,7 +163,7 @@ def _ask(figures: Figures, now: datetime, asked: AskOptions) -> _Ask:
     deadline = parsed("--by", lambda text: parse_deadline(text, now), asked.by)
     if deadline is not None:
         seconds: float | None = (deadline - now).total_seconds()
-        figures.add("deadline", show_moment(deadline), "time", f"--by {asked.by}")
+        figures.add("deadline", show_deadline(deadline), "time", f"--by {asked.by}")
         figures.add("time_allowed", seconds, "seconds", f"computed: deadline - now, {now.astimezone():%H:%M:%S}")
     else:
         seconds = parsed("--within", parse_duration, asked.within)

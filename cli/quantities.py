@@ -130,3 +130,9 @@ def show_moment(moment: datetime) -> str:
     if local.second or local.microsecond:
         local = local.replace(second=0, microsecond=0) + timedelta(minutes=1)
     return local.isoformat(sep=" ", timespec="minutes")
+
+
+def show_deadline(moment: datetime) -> str:
+    """Show a time with its zone as it was given: to the second where it is no whole minute."""
+    local = moment.astimezone()
+    return local.isoformat(sep=" ", timespec="seconds" if local.second else "minutes")

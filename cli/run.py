@@ -77,9 +77,11 @@ def check(
     findings: list[Finding] = []
     if live:
         from weir.proxy.checkup.live import live_findings
+        from weir.proxy.checkup.machine import sidecar_process
 
-        world = look_around(loaded, hosts_file)
-        findings = live_findings(loaded, world, running_sidecar(loaded))
+        process = sidecar_process(path)
+        hung = process.pid if process.is_sidecar else None
+        findings = live_findings(loaded, look_around(loaded, hosts_file), running_sidecar(loaded), hung)
     if as_json:
         plain = {"file": str(path), "valid": True, "broker_id": loaded.broker_id, "notes": notes}
         print(json.dumps({**plain, "live": [finding.plain() for finding in findings]} if live else plain))

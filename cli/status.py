@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.cli import fleet_status, not_throttled
+from weir.cli import fleet_status, not_throttled, troubles
 from weir.cli.errors import CommandError
 from weir.cli.fleet import Where, ask_sidecars, cluster_of, sidecars
 from weir.cli.limited_status import limited_rows, print_limited
@@ -82,7 +82,7 @@ def _sidecars_status(where: Where, json_wanted: bool, watch: bool) -> int:
         print(f"{address} is not ready: {reason}.")
     for address, sentence in routes:
         print(f"{address}: {sentence}.")
-    for sentence in not_throttled.sentences(replies):
+    for sentence in (*troubles.sentences(replies), *not_throttled.sentences(replies)):
         print(sentence)
     return finish(replies)
 
@@ -111,7 +111,7 @@ def _fleet_status(where: Where, cluster: ClusterAdmin, json_wanted: bool, watch:
     for address, sentence in routes:
         print(f"{address}: {sentence}.")
     passing, of_cluster = not_throttled.sentences(replies), fleet_status.sentences(state, stuck, why_not_stale)
-    for sentence in (*fleet_status.held_up(replies), *passing, *of_cluster):
+    for sentence in (*troubles.sentences(replies), *fleet_status.held_up(replies), *passing, *of_cluster):
         print(sentence)
     return finish(replies)
 

@@ -11,6 +11,7 @@ import typer
 
 from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.fleet import Where, ask_sidecars, cluster_of, shown, sidecars
+from weir.cli.fleet_status import silent
 from weir.cli.lease import LeaseOptions
 from weir.cli.options import with_options
 from weir.cli.output import print_table
@@ -27,6 +28,7 @@ from weir.cli.sidecars import (
     with_outcomes,
 )
 from weir.cli.stale import clear_stale
+from weir.cli.troubles import LAYER_WORDS
 from weir.planning.units import show_rate
 from weir.quota.setting_names import (
     FOLLOWER_RATE,
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
 _NONE = "none"
 _PATH = "/v1/throttle"
 
-_LAYER_WORDS = {"file": "the file's throttle", "kafka": "Kafka's own throttle"}
 _RATE_HELP = "Bytes/s, as in 5000000, 500k, 5MB or 5MiB; 'none' for no quota."
 _REPLICAS_HELP = "'*', or partition:broker pairs as in '0:1,1:2'; 'none' for no replica."
 TopicOption = Annotated[
@@ -63,8 +64,10 @@ def show(
 
     with cluster_of(where.bootstrap_server, where.command_config) as cluster:
         replies = ask_all(list(sidecars(where, cluster)), "GET", _PATH)
-        settings = look(cluster).throttles
-    return _print(replies, json_wanted, settings)
+        state = look(cluster)
+    for sentence in silent(state):
+        print(f"weir: {sentence}", file=sys.stderr)
+    return _print(replies, json_wanted, state.throttles)
 
 
 def set_throttle(
@@ -200,7 +203,7 @@ def _notes(reply: Reply) -> Iterator[Row]:
     """Yield notes on what is easily forgotten: a removal that hides the rest, and rates that throttle nothing."""
     layers = reply.value.get("layers", ())
     if any(part["part"] == "*" and part.get("removed") for layer in layers for part in layer["parts"]):
-        hidden = " and ".join([_LAYER_WORDS[one["source"]] for one in layers if one["source"] in _LAYER_WORDS])
+        hidden = " and ".join([LAYER_WORDS[one["source"]] for one in layers if one["source"] in LAYER_WORDS])
         yield (
             f"{reply.admin}: all that was set otherwise was removed until a restart or reload"
             f"{', and that hides ' + hidden if hidden else ''}. `weir throttle clear` ends this.",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from weir.control.cluster_admin import DISK_RATE, ClusterAdmin, Partition, Reassignment, ThrottleSetting
+from weir.control.errors import ControlError
 
 STALE_SECONDS: Final = 600.0
 """A throttle is stale when nothing has been behind for as long."""
@@ -14,12 +15,16 @@ STALE_SECONDS: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """A cluster at one moment. `alive` are the brokers that are not fenced; `out_of_sync` counts replicas."""
+    """A cluster at one moment. `alive` are the brokers that are not fenced; `out_of_sync` counts replicas.
+
+    `silent` are those that do not tell their settings, and why: one that has just gone is not fenced for some seconds.
+    """
 
     alive: frozenset[int]
     moves: Mapping[Partition, Reassignment]
     out_of_sync: int
     throttles: tuple[ThrottleSetting, ...]
+    silent: Mapping[int, str] = field(default_factory=dict)
 
     def clearable(self) -> tuple[ThrottleSetting, ...]:
         """Return what a move can have left behind.
@@ -38,6 +43,8 @@ class ClusterState:
             return f"{_counted(len(self.moves), 'partition')} being reassigned"
         if self.out_of_sync:
             return f"{_counted(self.out_of_sync, 'replica')} not in sync"
+        if self.silent:
+            return f"{_brokers(sorted(self.silent))} silent about its throttle"
         if not none_behind_seconds:
             return "no sidecar tells for how long nothing has been behind"
         if (least := min(none_behind_seconds)) < STALE_SECONDS:
@@ -66,9 +73,27 @@ def look(admin: ClusterAdmin) -> ClusterState:
     partitions = admin.partitions()
     topics = sorted({partition.topic for partition in partitions})
     out_of_sync = sum(len(set(state.replicas) - set(state.in_sync_replicas)) for state in partitions.values())
-    return ClusterState(
-        alive, admin.reassignments(), out_of_sync, tuple(admin.throttle_settings(sorted(alive), topics))
-    )
+    throttles, silent = _throttles(admin, sorted(alive), topics)
+    return ClusterState(alive, admin.reassignments(), out_of_sync, tuple(throttles), silent)
+
+
+def _throttles(
+    admin: ClusterAdmin, brokers: Sequence[int], topics: Sequence[str]
+) -> tuple[list[ThrottleSetting], dict[int, str]]:
+    """Return the settings of Kafka's own throttle, and why for each broker that does not tell them."""
+    patience, admin.patience_seconds = admin.patience_seconds, 0.0
+    try:
+        return admin.throttle_settings(brokers, topics), {}
+    except ControlError:
+        found, silent = [], {}
+        for broker in brokers:
+            try:
+                found += admin.throttle_settings([broker], [])
+            except ControlError as error:
+                silent[broker] = error.reason
+    finally:
+        admin.patience_seconds = patience
+    return [*found, *admin.throttle_settings([], topics)], silent
 
 
 def _counted(count: int, what: str) -> str:

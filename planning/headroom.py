@@ -36,10 +36,14 @@ LEAST_STEP: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """All bytes that passed a broker's sidecar until now, but for those of throttled replicas."""
+    """All bytes that passed a broker's sidecar until now, but for those of throttled replicas.
+
+    `of_link`: whether the link's own counters told of each direction, and so of those who pass no sidecar.
+    """
 
     incoming: float
     outgoing: float
+    of_link: tuple[bool, bool] = (False, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +119,12 @@ def told_by_sidecars(
 ) -> dict[Key, float]:
     """Return what passes in the direction of each rate besides what it bounds, in bytes/s, as sidecars count it.
 
-    One that did not answer, or that counts anew, tells nothing of the interval: what it told last stands.
+    One that did not answer, or that counts anew or otherwise, tells nothing of the interval: what it told last stands.
     """
     found = dict(last)
     for broker, setting in keys:
         then, since = before.passed.get(broker), now.passed.get(broker)
-        if then is None or since is None:
+        if then is None or since is None or then.of_link != since.of_link:
             continue
         is_leader = setting == LEADER_RATE
         passed = since.outgoing - then.outgoing if is_leader else since.incoming - then.incoming

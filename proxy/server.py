@@ -16,6 +16,7 @@ from weir.proxy.event_loop import new_event_loop, raise_descriptor_limit
 from weir.proxy.listeners import ListenError
 from weir.proxy.log import EventLog, configure_logging
 from weir.proxy.sidecar import Sidecar
+from weir.proxy.watchdog import Watchdog
 
 __all__ = ["CaptureError", "ListenError", "run_sidecar"]
 
@@ -44,14 +45,17 @@ async def _serve(config: Config, path: Path | None, version: str, descriptors: i
     loop.add_signal_handler(signal.SIGHUP, hang_up.set)
     sidecar = Sidecar(config, version, descriptors=descriptors)
     collector = Collector(lambda: not sidecar.connections, resident_bytes)
+    watchdog = Watchdog(sidecar.log, kills=config.capture is not None)
     reloading: asyncio.Task[None] | None = None
     try:
         await sidecar.start()
+        watchdog.start()
         if (advice := advice_for_root(os.geteuid(), captures=config.capture is not None)) is not None:
             sidecar.log.warning("running_as_root", advice=advice)
         reloading = asyncio.create_task(_reload_when_asked(sidecar, path, hang_up))
         collector.start()
         await end.wait()
+        watchdog.stopping()
         drained = await _drained(sidecar, again)
         sidecar.log.info("stopped", drained=drained)
         return 0 if drained else 1
@@ -60,6 +64,7 @@ async def _serve(config: Config, path: Path | None, version: str, descriptors: i
         if reloading is not None:
             reloading.cancel()
         await sidecar.close()
+        watchdog.close()
 
 
 async def _drained(sidecar: Sidecar, cut_short: asyncio.Event) -> bool:

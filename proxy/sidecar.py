@@ -20,6 +20,7 @@ from weir.proxy.admin.limited import limited_status
 from weir.proxy.admin.metrics import ProcessStats, SideSource, families
 from weir.proxy.admin.status import rate_settings, side_status
 from weir.proxy.admin.tls_metrics import tls_families
+from weir.proxy.admin.troubles import digest, trouble_families, troubles
 from weir.proxy.bounds import Bounds
 from weir.proxy.capture.capture import Capture
 from weir.proxy.capture.requirements import CaptureError
@@ -43,6 +44,7 @@ from weir.proxy.limits.shares import LimitShares
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.listeners import ListenError, named, new_listeners, route_status
 from weir.proxy.log import EventLog, configure_logging, innermost_frame
+from weir.proxy.network import Network
 from weir.proxy.relay.listener import Listener
 from weir.proxy.relay.replica_sources import Addresses
 from weir.proxy.relay.side import Side
@@ -100,6 +102,7 @@ class Sidecar:
             stats = RelayStats(side)
             self.sides.append(SideSource(throttle, stats))
             self._relays[side] = self._bounds.new_side(throttle, stats, self._tls)
+        self._network = Network(config)
         self._facts = ClusterFacts([side.throttle for side in self.sides], self._relays.values())
         self.limits = LimitStage(clock, self.log, topic_names.name_of)
         self._limit_shares = LimitShares(self.limits.clients, self._brokers, clock)
@@ -234,6 +237,7 @@ class Sidecar:
             named = ", ".join(undone[:_MOST_NAMED])
             self.log.warning("http_throttle_undone", parts=named + more, effect="the file's throttle is in force")
         self.process.reloads["ok"] += 1
+        self.process.reload_refused = None
         self.log.info(
             "config_reloaded",
             changed=",".join(changed) or "nothing",
@@ -244,6 +248,7 @@ class Sidecar:
     def reload_refused(self, error: Exception) -> None:
         """Count and log a file that is not put in force. An error that is no ConfigError is a bug."""
         self.process.reloads["refused"] += 1
+        self.process.reload_refused = str(error) or type(error).__name__
         if isinstance(error, ConfigError):
             self.log.error("config_refused", error=error, effect="nothing changes")
         else:
@@ -282,9 +287,13 @@ class Sidecar:
             "not_ready": not_ready,
             "uptime_seconds": round(self._clock() - self._started_at, 1),
             "admin": str(self.admin_address),
+            "troubles": self.troubles(),
+            "digests": self._digests(),
             "topic_ids_unknown": self.process.topic_names.unknown_count,
             "routes": [route_status(listener) | self._upstreams.status(listener) for listener in self.listeners],
             "fleet": self.fleet.is_known,
+            "network": self._network.status(),
+            "hidden_by_http": self.throttle.hidden_by_http(),
             "settings": rate_settings(self.throttle.effective, now),
             "sides": {
                 side.throttle.side: await side_status(side, trend)
@@ -302,8 +311,12 @@ class Sidecar:
         limited, shares = limit_families(self.limits), share_families(self.exchange)
         secured = tls_families(self._tls, self._key_watch.seconds_left()) if self._key_watch.all_keys else ()
         sides = families(self.sides, self.process, by_partition=self.config.admin.partition_series)
-        own = chain(sides, self._upstreams.families())
+        own = chain(sides, self._upstreams.families(), trouble_families(self.troubles(), self._digests()))
         return render(chain(own, limited, polled, shares, secured), accept)
+
+    def troubles(self) -> dict[str, str]:
+        """Return what is wrong with this sidecar itself, a sentence by its kind."""
+        return troubles(self.process, captures=self.capture is not None)
 
     def answer_about_shares(self, body: bytes) -> msgspec.Struct:
         """Answer another sidecar with which a rate is shared; ConfigError."""
@@ -324,6 +337,9 @@ class Sidecar:
             await listener.start()
         self.listeners.append(listener)
         self.log.info("listening", role=route.partition("[")[0], **route_status(listener))
+
+    def _digests(self) -> dict[str, str]:
+        return {"limits": digest(self._limited_by), "quotas": digest(self.throttle.table.quotas)}
 
     def _tell_capture(self) -> None:
         if self.capture is not None:
@@ -378,6 +394,7 @@ class Sidecar:
                 listener.sources.learn(brokers)
         if self.capture is not None:
             self.capture.learn(brokers)
+        self._network.learn(brokers)
         self._bounds.admission.learn(chain.from_iterable(brokers.values()))
         self.exchange.changed()
 

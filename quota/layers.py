@@ -107,6 +107,18 @@ def merge(layers: Iterable[Layer], now: float) -> EffectiveThrottle:
     return EffectiveThrottle(parts)
 
 
+def hidden_by(source: Source, layers: Iterable[Layer], now: float) -> dict[Source, list[Path]]:
+    """Return the settings of each other layer that would be in force at `now` but for that of `source`."""
+    layers = list(layers)
+    effective = merge(layers, now).parts
+    without = merge((layer for layer in layers if layer.source != source), now).parts
+    found: dict[Source, list[Path]] = {}
+    for path, part in without.items():
+        if path not in effective or effective[path].value != part.value:
+            found.setdefault(part.source, []).append(path)
+    return found
+
+
 def next_expiry(layers: Iterable[Layer], now: float) -> float:
     """Return when the next entry expires after `now` (clock seconds); inf where none does."""
     ends = (entry.lease.expires_at for layer in layers for entry in layer.entries.values())

@@ -57,7 +57,7 @@ def held_up_by(facts: Facts) -> HeldUp:
         return HeldUp("nobody", "Nothing is behind.")
     behind, are = _partitions(facts.partitions_behind), "is" if facts.partitions_behind == 1 else "are"
     if not facts.limits:
-        return HeldUp("elsewhere", f"{behind} {are} behind, and no quota is in force here.")
+        return HeldUp("elsewhere", f"{behind} {are} behind, and none of weir's quotas is in force here.")
     limit = max(facts.limits, key=lambda limit: limit.used)
     used = f"{show_rate(float(f'{limit.rate:.3g}'))} of {show_rate(limit.quota)}"
     if facts.waiting or limit.used >= MOSTLY_USED:

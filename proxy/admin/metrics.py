@@ -59,6 +59,8 @@ class ProcessStats:
     expired: Counter[str] = field(default_factory=Counter)
     """Changes over HTTP whose lease has ended: `throttle_expired` and `limits_expired`."""
     reloads: Counter[str] = field(default_factory=Counter)
+    reload_refused: str | None = None
+    """Why the file was refused when it was loaded last; None where it was not."""
     export: ExportStats = field(default_factory=ExportStats)
 
 

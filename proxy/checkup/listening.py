@@ -24,10 +24,20 @@ class Running:
     listens: frozenset[str] | None = None
 
 
-def listening_findings(config: Config, running: Running | None) -> Iterator[Finding]:
-    """Yield what is found of each address to listen on. Each is bound for a moment, unless the sidecar has it."""
+def listening_findings(config: Config, running: Running | None, hung: int | None = None) -> Iterator[Finding]:
+    """Yield what is found of each address to listen on. Each is bound for a moment, unless the sidecar has it.
+
+    `hung` is the process of a sidecar that has this file and does not answer.
+    """
     routes = [(f"ingress[{index}].listen", route.listen) for index, route in enumerate(config.ingress)]
     routes += [(f"egress[{index}].listen", route.listen) for index, route in enumerate(config.egress)]
+    if running is None and hung is not None:
+        sentence = (
+            f"process {hung} is the sidecar of this file and does not answer at {config.admin.listen}: if it does not"
+            f" just start, it hangs; kill -9 {hung}, and start it again (docs/operations.md#when-a-sidecar-dies)"
+        )
+        yield Finding.fail("sidecar", sentence)
+        return
     if running is None:
         yield from (_free(about, address) for about, address in (*routes, ("admin.listen", config.admin.listen)))
         return

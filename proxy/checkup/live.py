@@ -20,10 +20,12 @@ from weir.proxy.config.cluster_access import connection_options
 from weir.proxy.config.route_checks import addresses_of
 from weir.proxy.config.route_keys import RouteKeys
 from weir.proxy.config.tables import Config
+from weir.proxy.log import os_error_reason
 from weir.proxy.tls.ends import TlsClient
 from weir.proxy.tls.keys import load_client_keys
 
 _AT_ONCE: Final = 16
+_SILENT_SECONDS: Final = 3.0
 
 
 def live_world(config: Config, hosts_file: Path | None = None) -> World:
@@ -33,19 +35,22 @@ def live_world(config: Config, hosts_file: Path | None = None) -> World:
     """
     broker_resolves = resolver(hosts_file)
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it logs of a failed connection is told here
-    seen, captured, gaps = asyncio.run(_look_at_all(config))
-    return World(seen, addresses_of, broker_resolves, captured, gaps)
+    seen, captured, gaps, silent = asyncio.run(_look_at_all(config))
+    return World(seen, addresses_of, broker_resolves, captured, gaps, silent)
 
 
-def live_findings(config: Config, world: World, running: Running | None) -> list[Finding]:
+def live_findings(config: Config, world: World, running: Running | None, hung: int | None = None) -> list[Finding]:
     """Return what `weir check --live` shows, the listeners' addresses first."""
-    return [*listening_findings(config, running), *route_findings(config, world), *gap_findings(world.gaps)]
+    return [*listening_findings(config, running, hung), *route_findings(config, world), *gap_findings(world.gaps)]
 
 
-async def _look_at_all(config: Config) -> tuple[Mapping[Address, Seen], Seen | None, Mapping[Address, str]]:
+async def _look_at_all(
+    config: Config,
+) -> tuple[Mapping[Address, Seen], Seen | None, Mapping[Address, str], Mapping[Address, str]]:
     """Return what is at each address of the configuration, and what is at the captured port of its own broker.
 
-    The third is what the certificates there lack for `[tls] strict`, where that is not set and so refuses nobody.
+    The third is what the certificates there lack for `[tls] strict`, where that is not set and so refuses nobody; the
+    last why nobody answers where its own broker is to be found by others.
     """
     keys = RouteKeys(config)
     access = _access(config, strict=config.strict_tls)
@@ -71,7 +76,27 @@ async def _look_at_all(config: Config) -> tuple[Mapping[Address, Seen], Seen | N
         captured = await seen(Address(own.host, config.capture.port), client)
         looked.append((captured, client))
     gaps = {} if config.strict_tls else await _gaps(looked, _access(config, strict=True))
-    return dict(zip(wanted, found, strict=True)), captured, gaps
+    seen_at = dict(zip(wanted, found, strict=True))
+    advertised = {
+        Address(one.host, one.port)
+        for ingress in config.ingress
+        if (one := seen_at[ingress.upstream].brokers.get(config.broker_id)) is not None
+    }
+    reasons = {address: await _why_silent(address) for address in advertised}
+    return seen_at, captured, gaps, {address: reason for address, reason in reasons.items() if reason is not None}
+
+
+async def _why_silent(address: Address) -> str | None:
+    """Return why an address takes no connection; None where it does."""
+    try:
+        async with asyncio.timeout(_SILENT_SECONDS):
+            _, writer = await asyncio.open_connection(address.host, address.port)
+    except TimeoutError:
+        return f"no answer within {_SILENT_SECONDS:g} s"
+    except OSError as error:
+        return os_error_reason(error)
+    writer.transport.abort()
+    return None
 
 
 async def _gaps(looked: Sequence[tuple[Seen, TlsClient | None]], access: Mapping[str, Any]) -> Mapping[Address, str]:

@@ -23,6 +23,7 @@ class World:
     - `seen`: what was found at each upstream, by address.
     - `captured`: what was found at the captured port of this sidecar's broker; None: nobody told where that is.
     - `gaps`: what certificates lack that are taken all the same, by address.
+    - `silent`: why nobody answers at an address that this sidecar's broker advertises.
     - `resolve`: names as this machine resolves them; `broker_resolves`: as the broker on it does.
     """
 
@@ -31,6 +32,7 @@ class World:
     broker_resolves: Resolve
     captured: Seen | None = None
     gaps: Mapping[Address, str] = field(default_factory=dict)
+    silent: Mapping[Address, str] = field(default_factory=dict)
 
     @property
     def teller(self) -> Seen | None:
@@ -183,6 +185,12 @@ def _advertised(config: Config, world: World, path: str, route: Ingress, own: Br
         sentence = (
             f"broker {config.broker_id} advertises {shown}, which is itself: its followers pass beside the sidecar;"
             f" let advertised.listeners lead to {route.listen}"
+        )
+        return Finding.fail(about, sentence)
+    if (reason := world.silent.get(shown)) is not None:
+        sentence = (
+            f"broker {config.broker_id} advertises {shown}, where nobody answers ({reason}): its followers get nothing;"
+            " start the sidecar, or mend the name (docs/operations.md#when-a-sidecar-dies)"
         )
         return Finding.fail(about, sentence)
     if not at_port:

@@ -306,8 +306,10 @@ class FileSink:
         self._waiting -= 1
         if error is None:
             self._stats.written["file"] += 1
+            self._stats.lost.pop("file", None)
         else:
             self._stats.dropped["file", "write_failed"] += 1
+            self._stats.lost["file"] = os_error_reason(error) if isinstance(error, OSError) else repr(error)
             self._report(error, "the sample is lost")
         self._stats.dropped["file", "disk_bound"] += dropped
 

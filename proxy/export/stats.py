@@ -31,6 +31,8 @@ class ExportStats:
 
     written: Counter[Sink] = field(default_factory=Counter)
     dropped: Counter[tuple[Sink, str]] = field(default_factory=Counter)
+    lost: dict[Sink, str] = field(default_factory=dict)
+    """Why the last sample was lost, by sink; nothing where it was not."""
 
     def add_sink(self, sink: Sink) -> None:
         """Show a sink's counts from now on."""

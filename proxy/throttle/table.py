@@ -30,6 +30,7 @@ from weir.quota.layers import (
     Path,
     Source,
     Value,
+    hidden_by,
     merge,
     next_expiry,
 )
@@ -133,6 +134,11 @@ class LayeredThrottle:
         rates = {"leader_rate": self.table.leader_rate, "follower_rate": self.table.follower_rate}
         shown_rates = {name: "none" if rate is None else rate for name, rate in rates.items()}
         return {**shown_rates, "topics": len(self.table.topics)}
+
+    def hidden_by_http(self) -> dict[Source, list[str]]:
+        """Return what HTTP hides of each other layer, at most MOST_TOLD parts of each by name."""
+        found = hidden_by(HTTP, self._layers.values(), self._clock()) if self._layers[HTTP].entries else {}
+        return {source: [_shown(path) for path in nsmallest(MOST_TOLD, paths)] for source, paths in found.items()}
 
     async def as_plain(self) -> dict[str, Any]:
         """Return what GET shows: the table, `sources` by the path of each part, and `layers`, the lowest first."""

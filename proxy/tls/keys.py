@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from weir.access.client_properties import parse_properties
+from weir.access.client_properties import PropertiesError, parse_properties
 from weir.access.tls_contexts import client_context, server_context
 
 if TYPE_CHECKING:
@@ -183,7 +183,10 @@ def _password(path: str | None) -> bytes | None:
         text = _read("password_file", path).decode()
     except UnicodeDecodeError:
         raise KeysError("password_file", f"{path} is no text in UTF-8") from None
-    properties = parse_properties(text)
+    try:
+        properties = parse_properties(text)
+    except PropertiesError:
+        properties = {}  # a password, with a sign that Java would take for an escape
     for name in _PASSWORD_PROPERTIES:
         if name in properties:
             return properties[name].encode()

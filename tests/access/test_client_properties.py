@@ -32,6 +32,13 @@ path=C:\\dir
     }
 
 
+def test_escape_that_java_refuses_is_refused() -> None:
+    with pytest.raises(PropertiesError) as refused:
+        parse_properties('sasl.jaas.config=M required username="DOMAIN\\user";')
+    sentence = "sasl.jaas.config has a \\u without four hexadecimal digits: write \\\\ for one \\"
+    assert str(refused.value) == sentence
+
+
 def test_no_properties_are_no_options() -> None:
     assert dict(client_options({}).options) == {}
 
@@ -81,7 +88,28 @@ def test_kerberos_is_kafkas_default_mechanism() -> None:
     }
 
 
-SASL = {"security.protocol": "SASL_PLAINTEXT"}
+SASL, TLS = {"security.protocol": "SASL_PLAINTEXT"}, {"security.protocol": "SSL"}
+SCRAM = 'ScramLoginModule required username="u" password="p"'
+OTHER_WAY = (
+    "give a user of its own with SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN, a ticket (GSSAPI), or a certificate"
+    " (security.protocol=SSL)"
+)
+
+
+def test_what_the_protocol_does_not_use_is_left_out() -> None:
+    """As kafka-clients do: they make neither TLS nor SASL where it is not asked for."""
+    stores = {"ssl.truststore.location": "/none.jks", "ssl.truststore.password": "secret", "ssl.provider": "x"}
+    users = {"sasl.mechanism": "PLAIN", "sasl.jaas.config": f"{SCRAM};"}
+    found = client_options(SASL | stores | users)
+    assert (found.options["sasl_plain_password"], found.ignored) == ("p", tuple(stores))
+    found = client_options({**stores, **users, "sasl.mechanism": "OAUTHBEARER"})
+    assert (found.options, found.ignored) == ({}, (*stores, *users))
+
+
+def test_token_of_a_plain_user_is_no_delegation_token() -> None:
+    jaas = f"{SCRAM} tokenauth=false;"
+    for mechanism, text in (("SCRAM-SHA-512", jaas), ("PLAIN", jaas.replace("false", "true"))):
+        assert client_options(SASL | {"sasl.mechanism": mechanism, "sasl.jaas.config": text}).options
 
 
 @pytest.mark.parametrize(
@@ -92,9 +120,23 @@ SASL = {"security.protocol": "SASL_PLAINTEXT"}
             "security.protocol has to be one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL",
         ),
         (
-            SASL | {"sasl.mechanism": "OAUTHBEARER"},
-            "sasl.mechanism is OAUTHBEARER, which cannot be used here: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and GSSAPI"
-            " can",
+            {"sasl.oauthbearer.token.endpoint.url": "https://a"} | SASL | {"sasl.mechanism": "OAUTHBEARER"},
+            f"sasl.mechanism is OAUTHBEARER, whose tokens a class of Java's fetches: {OTHER_WAY}",
+        ),
+        (
+            {"sasl.client.callback.handler.class": "A"} | SASL | {"sasl.mechanism": "AWS_MSK_IAM"},
+            f"sasl.mechanism is AWS_MSK_IAM, which takes Amazon's library for Java: {OTHER_WAY}",
+        ),
+        (SASL | {"sasl.mechanism": "X"}, f"sasl.mechanism is X, which is not known here: {OTHER_WAY}"),
+        (
+            SASL | {"sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": f'{SCRAM} tokenauth="true";'},
+            "sasl.jaas.config has tokenauth, a delegation token, which cannot be used here: give a user's own name and"
+            " password",
+        ),
+        (
+            SASL | {"sasl.mechanism": "PLAIN", "sasl.jaas.config": 'M required username="u" password="XX"YY";'},
+            'sasl.jaas.config has an option whose value Kafka would not take: write name="value", and \\" for a quote'
+            " in it",
         ),
         (
             SASL | {"sasl.mechanism": "PLAIN", "sasl.jaas.config": "PlainLoginModule required;"},
@@ -105,25 +147,30 @@ SASL = {"security.protocol": "SASL_PLAINTEXT"}
             "sasl.jaas.config names a key tab, which cannot be used here: run kinit before",
         ),
         (
-            {"ssl.truststore.location": "/trust.jks"},
-            "ssl.truststore.type is JKS, which Java alone can read: export it to a PEM file, and give"
-            " ssl.truststore.type=PEM",
+            TLS | {"ssl.truststore.password": "secret", "ssl.truststore.location": "/trust.jks"},
+            "ssl.truststore.location is of Kafka's default type, JKS, which Java alone can read: write it as PEM"
+            " (keytool -list -rfc -keystore FILE > ca.pem), and give ssl.truststore.type=PEM",
         ),
         (
-            {"ssl.keystore.location": "/none.pem", "ssl.keystore.type": "PEM"},
+            TLS | {"ssl.keystore.location": "/key.p12", "ssl.keystore.type": "pkcs12"},
+            "ssl.keystore.type is PKCS12, which Java alone can read: write it as PEM (keytool -importkeystore to a"
+            " PKCS12 file, then openssl pkcs12 -nodes), and give ssl.keystore.type=PEM",
+        ),
+        (
+            TLS | {"ssl.keystore.location": "/none.pem", "ssl.keystore.type": "PEM"},
             "ssl.keystore.location is /none.pem, and there is no such file",
         ),
         (
-            {"ssl.keystore.key": "-----BEGIN"},
+            TLS | {"ssl.keystore.key": "-----BEGIN"},
             "ssl.keystore.key cannot be used here: put the PEM text into a file, and give its ssl.keystore.location",
         ),
         (
-            {"ssl.cipher.suites": "x"},
+            TLS | {"ssl.cipher.suites": "x"},
             "ssl.cipher.suites is not known here, and to leave it out could make the connection less safe",
         ),
         ({"request.timeout.ms": "soon"}, "request.timeout.ms has to be a whole number"),
         (
-            {"ssl.endpoint.identification.algorithm": "x"},
+            TLS | {"ssl.endpoint.identification.algorithm": "x"},
             "ssl.endpoint.identification.algorithm has to be https, or empty",
         ),
     ],

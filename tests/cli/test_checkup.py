@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,6 +79,39 @@ def test_doctor_with_a_file_looks_at_what_it_leads_to(capsys: pytest.CaptureFixt
         "fail  ingress[0].upstream: nothing listens on 127.0.0.1:1: correct the port, or start the broker if it does"
         " not run."
     ]
+
+
+def test_doctor_tells_that_no_sidecar_runs_or_that_it_hangs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real one, which is stopped."""
+    monkeypatch.setattr("weir.cli.sidecars.TIMEOUT_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    path = tmp_path / "weir.toml"
+    path.write_text(
+        NOTHING_RUNS.format(port=0).replace('[admin]\nlisten = "127.0.0.1:0"', f'[admin]\nlisten = "127.0.0.1:{port}"')
+    )
+
+    def said(*words: str) -> list[str]:
+        main([*words, str(path)])
+        return [line for line in capsys.readouterr().out.splitlines() if " sidecar: " in line]
+
+    (none,) = said("doctor")
+    assert none.startswith("warn  sidecar: none runs with this file")
+    words = [sys.executable, "-m", "weir", "run", "--config", str(path)]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while "role=admin" not in process.stderr.readline():
+            pass
+        try:
+            assert said("doctor") == []
+            process.send_signal(signal.SIGSTOP)
+            for command in (("doctor",), ("check", "--live")):
+                (hung,) = said(*command)
+                assert hung.startswith(f"fail  sidecar: process {process.pid} is the sidecar of this file and does not")
+        finally:
+            process.kill()
 
 
 def test_doctor_tells_of_the_admin_servers_certificate_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

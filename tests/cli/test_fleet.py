@@ -40,6 +40,8 @@ class MadeUpCluster:
         self.changes: list[ConfigChange] = []
         self.refused: dict[str, str] = {}
         self.command_config: Path | None = None
+        self.gone: set[int] = set()
+        self.patience_seconds = 10.0
 
     def brokers(self) -> list[int]:
         return sorted(self.hosts)
@@ -54,8 +56,11 @@ class MadeUpCluster:
         return self.moves
 
     def throttle_settings(self, brokers: list[int], topics: list[str]) -> list[ThrottleSetting]:
-        assert (brokers, topics) == (sorted(self.hosts), ["orders"])
-        return self.throttles
+        assert self.patience_seconds == (0 if brokers else 10)
+        if gone := self.gone.intersection(brokers):
+            raise ControlError("Describing configs", f"UnknownBrokerIdError: {min(gone)}")
+        asked = {*map(str, brokers), *topics}
+        return [throttle for throttle in self.throttles if throttle.name in asked]
 
     def change_configs(self, changes: list[ConfigChange]) -> dict[str, str]:
         self.changes += changes
@@ -192,6 +197,55 @@ def test_status_tells_who_is_held_up_and_which_moves_are_stuck(
     assert "Stuck: orders-3, broker 9 is down." in out
     assert f"Kafka's own throttle: broker 1: {LEADER_RATE} = 5000000, " in out
     assert "stale" not in out
+
+
+def test_status_tells_of_a_broker_that_has_just_gone_and_of_all_others(
+    capsys: pytest.CaptureFixture[str], both: list[str], cluster: MadeUpCluster
+) -> None:
+    cluster.gone = {2}
+    assert main(["status", *both]) == 0
+    out = capsys.readouterr().out
+    assert "Broker 2 does not tell its own throttle: UnknownBrokerIdError: 2." in out
+    assert f"Kafka's own throttle: broker 1: {LEADER_RATE} = 5000000, topic orders: {LEADER_REPLICAS} = *." in out
+    assert main(["status", "--json", *both]) == 0
+    assert json.loads(capsys.readouterr().out)["cluster"]["silent_brokers"] == {"2": "UnknownBrokerIdError: 2"}
+    assert main(["throttle", "show", *both]) == 0
+    assert "Broker 2 does not tell its own throttle" in capsys.readouterr().err
+    assert cluster.patience_seconds == 10
+
+
+def test_status_tells_of_troubles_and_of_settings_that_differ(
+    capsys: pytest.CaptureFixture[str], admins: list[Admin], both: list[str]
+) -> None:
+    told = {**made_up_status(leader=side()), "digests": {"limits": "a", "quotas": "c"}}
+    say(admins[0], {**told, "troubles": {"config_refused": "the file was refused", "samples_lost": "x"}})
+    say(
+        admins[1],
+        {
+            **told,
+            "hidden_by_http": {"kafka": ["a.rate"], "file": list("bcdef")},
+            "broker_id": 2,
+            "digests": {"limits": "b", "quotas": "c"},
+        },
+    )
+    assert main(["status", *both]) == 0
+    out = capsys.readouterr().out
+    assert "Broker 1: the file was refused (docs/operations.md#weirtrouble)." in out
+    assert "Broker 1: x (docs/operations.md#weirsamplesdropped)." in out
+    assert "The limits of these brokers' sidecars differ: 1; 2 (docs/operations.md#weirunlikesettings)." in out
+    assert "The quotas of" not in out
+    assert (
+        "Broker 2: what was set over HTTP hides b, c, d and 2 more settings of the file's throttle and a.rate of"
+        " Kafka's own throttle; `weir throttle clear` ends this."
+    ) in out
+
+
+def test_status_tells_that_no_sidecar_answers(
+    capsys: pytest.CaptureFixture[str], cluster: MadeUpCluster, nobody: str
+) -> None:
+    port = nobody.partition(":")[2]
+    assert main(["status", *CLUSTER, "--admin-port", port]) == 1
+    assert "No sidecar tells of itself: none runs, or none is reached" in capsys.readouterr().out
 
 
 def test_status_has_a_row_for_each_quota(

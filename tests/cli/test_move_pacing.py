@@ -181,6 +181,27 @@ def side(relayed: tuple[int, int], throttled: int, by: str = "quota", topics: tu
     }
 
 
+@pytest.mark.parametrize(
+    ("leader", "follower", "passed"),
+    [
+        (1, 1, Passed(90_000 - 60, 80_000 - 3000, (True, True))),
+        (1, 0, Passed(100 + 10, 80_000 - 3000, (False, True))),  # what it follows does not pass the sidecar
+        (0, 0, Passed(100 + 10, 2000 + 1)),
+    ],
+)
+def test_links_own_counters_tell_what_passes_where_the_move_is_counted_too(
+    monkeypatch: pytest.MonkeyPatch, leader: int, follower: int, passed: Passed
+) -> None:
+    sides = {
+        "leader": {**side((100, 5000), 3000), "connections": leader},
+        "follower": {**side((1, 70), 60), "connections": follower},
+    }
+    network = {"interfaces": ["eth0"], "received_bytes": 90_000, "sent_bytes": 80_000}
+    replies = [Reply(Address("h", 1), {"broker_id": 1, "sides": sides, "network": network})]
+    monkeypatch.setattr("weir.cli.move_sidecars.ask_all", lambda addresses, method, path: replies)
+    assert Sidecars(["h:1"]).passed(frozenset({"orders"})) == {1: passed}
+
+
 def test_sidecars_tell_what_passes_besides_the_move_how_far_it_is_behind_and_who_holds_it_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

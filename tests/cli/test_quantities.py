@@ -13,6 +13,7 @@ from weir.cli.quantities import (
     parse_duration,
     parse_network,
     parse_size,
+    show_deadline,
     show_duration,
     show_moment,
 )
@@ -154,3 +155,9 @@ def test_deadline_of_another_form_or_in_the_past_is_refused(text: str, why: str)
 def test_moment_shown_is_rounded_up_to_the_minute() -> None:
     assert show_moment(NOW) == "2026-11-21 17:01+01:00"
     assert show_moment(NOW.replace(microsecond=0)) == "2026-11-21 17:00+01:00"
+
+
+@pytest.mark.usefixtures("hour_east_of_utc")
+def test_deadline_is_shown_as_it_was_given() -> None:
+    for text in ("2026-11-22 06:00", "2026-11-22 06:00:30"):
+        assert show_deadline(parse_deadline(text, NOW)) == f"{text}+01:00"

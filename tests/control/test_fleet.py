@@ -49,6 +49,11 @@ def test_throttle_is_stale_when_nothing_moves_and_nothing_was_behind(
     assert found.why_not_stale(none_behind) == why_not
 
 
+def test_throttle_of_a_broker_that_tells_nothing_is_not_called_stale() -> None:
+    found = ClusterState(frozenset({1, 4}), {}, 0, (OWN,), {4: "UnknownBrokerIdError: 4"})
+    assert found.why_not_stale([600.0]) == "broker 4 is silent about its throttle"
+
+
 def test_move_to_a_broker_that_is_down_or_does_not_follow_is_stuck() -> None:
     assert state(MOVES).stuck_moves(set()) == {Partition("orders", 0): "broker 4 is down"}
     # broker 2 is not being added, and the other partition does not move

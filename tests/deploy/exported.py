@@ -9,6 +9,7 @@ from weir.proxy.admin.fleet import Target
 from weir.proxy.admin.limit_metrics import limit_families
 from weir.proxy.admin.metrics import ProcessStats, SideSource, families
 from weir.proxy.admin.tls_metrics import tls_families
+from weir.proxy.admin.troubles import trouble_families
 from weir.proxy.cluster.poll_metrics import poll_families
 from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.upstream_probe import UpstreamProbe
@@ -30,6 +31,7 @@ def every_family() -> Iterator[Family]:
     yield from poll_families(PollStats(), 0.0)
     yield from share_families(Exchange(1, (), _nobody, EventLog()))
     yield from limit_families(LimitStage(lambda: 0.0, EventLog()))
+    yield from trouble_families({}, {"limits": "", "quotas": ""})
     yield from tls_families(TlsStats(), {})
     yield from UpstreamWatch([], UpstreamProbe([]), EventLog(), lambda: 0.0).families()
 

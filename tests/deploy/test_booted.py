@@ -235,9 +235,10 @@ def test_stop_drains(running: Machine) -> None:
     assert (running.show("weir", "Result"), running.show("weir", "ExecMainStatus")) == ("success", "0")
 
 
-def test_sidecar_that_is_killed_is_started_again_and_its_broker_stays(running: Machine) -> None:
+@pytest.mark.parametrize("fault", ["KILL", "STOP"])
+def test_sidecar_that_is_killed_or_hangs_is_started_again_and_its_broker_stays(running: Machine, fault: str) -> None:
     before, broker = running.show("weir", "MainPID"), running.show("kafka", "MainPID")
-    running.run("kill", "-KILL", before)
+    running.run("kill", f"-{fault}", before)
     running.wait_for("a new sidecar", lambda: running.show("weir", "MainPID") not in ("0", before))
     running.wait_for("its answers", lambda: running.run(PYTHON, "-c", ASK))
     assert running.show("kafka", "MainPID") == broker
@@ -271,5 +272,7 @@ def test_capture_sets_its_rules_with_one_capability(machine: Machine) -> None:
     assert status["Uid"].split()[0] != "0"
     assert {int(status[name], 16) for name in ("CapPrm", "CapEff", "CapBnd")} == {CAP_NET_ADMIN}
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    sees = ("nsenter", "--target", machine.show("weir", "MainPID"), "--mount")
+    assert machine.run(*sees, "cat", "/proc/sys/net/netfilter/nf_conntrack_max").isdecimal()
     machine.run("systemctl", "stop", "weir", "kafka")
     assert "weir_1" not in machine.run("nft", "list", "tables")

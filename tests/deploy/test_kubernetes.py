@@ -136,6 +136,15 @@ def test_sidecar_runs_with_no_more_rights_than_it_needs(way: str) -> None:
     assert mounted <= {volume["name"] for volume in pod["spec"]["volumes"]}
 
 
+@pytest.mark.parametrize("way", ["base", "strimzi", "confluent", "bitnami"])
+def test_sidecar_that_hangs_is_killed_within_ten_seconds(way: str) -> None:
+    """Kubernetes' defaults take 30 s, and 30 more until it is killed rather than asked to end."""
+    probe = sidecar_of(pods()[way])["livenessProbe"]
+    seconds = probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
+    assert seconds + probe["terminationGracePeriodSeconds"] <= 10
+    assert probe["httpGet"]["path"] == "/healthz"
+
+
 def sidecar_of(pod: Manifest) -> Manifest:
     (sidecar,) = (each for each in pod["spec"]["initContainers"] if each["name"] == "weir")
     assert isinstance(sidecar, dict)

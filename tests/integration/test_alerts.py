@@ -14,6 +14,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -213,7 +214,7 @@ def test_client_that_is_held_all_the_time(alerts: Alerts) -> None:
         after = alerts.said(
             lambda said: max(values(said, "weir_task_throttled_ratio"), default=0) > 0.95, "a held client"
         )
-    alerts.assert_fires(before, after, {("WeirClientHeldForLong", "")})
+    alerts.assert_fires(before, after, {("WeirClientHeldForLong", ""), ("WeirUnlikeSettings", "")})
 
 
 def test_limiter_that_fails(alerts: Alerts) -> None:
@@ -221,7 +222,17 @@ def test_limiter_that_fails(alerts: Alerts) -> None:
     limiter = f"{FailingLimiter.__module__}.{FailingLimiter.__qualname__}"
     with alerts.consuming("other", "unlisted", **{"rate.limiters": [limiter]}):
         after = alerts.said(lambda said: any(values(said, "weir_limiters_disabled_total")), "a disabled limiter")
-    alerts.assert_fires(before, after, {("WeirLimiterDisabled", "1")})
+    alerts.assert_fires(before, after, {("WeirLimiterDisabled", "1"), ("WeirUnlikeSettings", "")})
+
+
+def test_file_that_is_refused(alerts: Alerts) -> None:
+    sidecar = alerts.cluster.sidecars[2]
+    before, text = alerts.calm(), sidecar.config.read_text()
+    for refused, content in ((True, f"{text}\nunknown = 1\n"), (False, text)):
+        sidecar.config.write_text(content)
+        sidecar.send(signal.SIGHUP)
+        after = alerts.said(partial(_is_in_trouble, wanted=refused), "the reload")
+        alerts.assert_fires(before, after, {("WeirTrouble", "2")} if refused else set())
 
 
 def test_broker_that_does_not_answer(alerts: Alerts) -> None:
@@ -310,6 +321,10 @@ def values(said: Scrape, name: str, *labels: str) -> list[float]:
         for series, value in said.items()
         if series.startswith(f"{name}{{") and all(label in series for label in labels)
     ]
+
+
+def _is_in_trouble(said: Scrape, *, wanted: bool) -> bool:
+    return any(values(said, "weir_trouble")) == wanted
 
 
 def _lags(said: Scrape) -> bool:

@@ -84,6 +84,20 @@ def test_fleet_throttle_is_set_on_every_sidecar(
     assert capsys.readouterr().out.count("7000000 bytes/s (7 MB/s)") >= 2
 
 
+def test_fleet_status_tells_all_else_when_a_broker_has_just_gone(
+    pair: Cluster, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair.admin.set_native_throttle({1: {LEADER_RATE: MB}}, {})
+    pair.kill_broker(2)
+    try:
+        found = _told(capsys, "status", *options)
+        assert [row["status"]["broker_id"] for row in found["sidecars"]] == [1, 2]
+        assert [one["setting"] for one in found["cluster"]["throttles"]] == [LEADER_RATE]
+        assert list(found["cluster"]["silent_brokers"]) in (["2"], [])  # empty once it is fenced
+    finally:
+        pair.start_broker(2)
+
+
 def _quiet(cluster: Cluster) -> float:
     statuses = [sidecar.status() for sidecar in cluster.sidecars.values()]
     return min(float(side["lag"]["none_for_seconds"]) for status in statuses for side in status["sides"].values())

@@ -234,6 +234,14 @@ def test_sidecar_that_is_away_or_counts_anew_leaves_what_it_told_last() -> None:
     assert told_by_sidecars(KEYS, now, anew, 10.0, told) == told
 
 
+def test_counters_of_unlike_kinds_are_not_compared() -> None:
+    """The link's own count from the machine's start: what passed since is not their difference to a sidecar's."""
+    before, now = (Reading({}, {}, {1: one}) for one in (Passed(0, 1000), Passed(0, 9e9, (False, True))))
+    assert told_by_sidecars(KEYS, before, now, 10.0, {OUT: 7.0}) == {OUT: 7.0}
+    later = Reading({}, {}, {1: Passed(0, 9e9 + 1000, (False, True))})
+    assert told_by_sidecars(KEYS, now, later, 10.0, {OUT: 7.0}) == {OUT: 100.0}
+
+
 def test_sidecar_back_after_an_hour_is_believed_from_its_second_answer_on() -> None:
     def at(passed: float | None) -> Reading:
         both = {} if passed is None else {1: Passed(passed, passed), 2: Passed(passed, passed)}

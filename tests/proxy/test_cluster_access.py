@@ -57,7 +57,7 @@ def test_tls_checks_certificates_and_host_names_unless_told_otherwise(tmp_path: 
     [
         ("security.protocol=SASL_SSL", "sasl.mechanism is GSSAPI (Kafka's default), which a sidecar cannot use"),
         ("security.protocol=TLS", "security.protocol has to be one of"),
-        ("security.protocol=SSL\nssl.truststore.location=/nowhere.jks", "ssl.truststore.type is JKS"),
+        ("security.protocol=SSL\nssl.truststore.location=/nowhere.jks", "ssl.truststore.location is of Kafka"),
         ("security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location=FILE", "no certificates in PEM form"),
         ("security.protocol=SSL\nssl.keystore.type=PEM\nssl.keystore.location=FILE", "no certificate with its key"),
     ],

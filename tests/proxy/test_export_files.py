@@ -20,11 +20,14 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.proxy.exporting import START_ID, counted, sample, until
 from tests.sample_files import finished_files, lines_in, unfinished_files
+from weir.proxy.admin.metrics import ProcessStats
+from weir.proxy.admin.troubles import troubles
 from weir.proxy.export import files as export_files
 from weir.proxy.export.files import MOST_WAITING, FileSink, Folder
 from weir.proxy.export.sample import Sample
 from weir.proxy.export.stats import ExportStats
 from weir.proxy.log import EventLog
+from weir.quota.topic_names import TopicNames
 
 HOUR = "date=2026-01-31/hour=23"
 
@@ -339,12 +342,37 @@ async def test_sink_counts_what_the_file_system_refuses_and_goes_on(
     sink, stats = sink_of(folder(tmp_path))
     sink.offer(sample(1))
     await until(lambda: stats.dropped["file", "write_failed"])
+    assert stats.lost == {"file": "Not a directory"}
     (tmp_path / "date=2026-01-31").unlink()
     sink.offer(sample(2))
     await sink.close(5)
     assert counted(stats) == {"file": 1, ("file", "write_failed"): 1}
+    assert stats.lost == {}
     assert sequences(tmp_path) == [2]
     assert "samples_not_written" in caplog.text
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("to mount a small disk takes root")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], check=True)
+    yield tmp_path
+    subprocess.run(["umount", tmp_path], check=True)
+
+
+async def test_full_disk_is_told_until_there_is_room(small_disk: Path) -> None:
+    (small_disk / "other").write_bytes(bytes(60_000))
+    sink, stats = sink_of(folder(small_disk))
+    sink.offer(sample(1, padding=20_000))
+    await until(lambda: stats.lost)
+    process = ProcessStats("1", TopicNames(lambda: 0.0), export=stats)
+    told = {"samples_lost": "samples are lost (file): No space left on device"}
+    assert troubles(process, captures=False) == told
+    (small_disk / "other").unlink()
+    sink.offer(sample(2))
+    await sink.close(5)
+    assert troubles(process, captures=False) == {}
 
 
 async def test_sink_counts_the_samples_of_files_that_had_to_go(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def listed(quota: int, rate: float) -> tuple[Limit, ...]:
             "quota",
             'The quota "recovery" holds 2 partitions of broker 2 back: 2.9 MB/s of 3 MB/s used.',
         ),
-        (Facts(2000, 0), "elsewhere", "2,000 partitions are behind, and no quota is in force here."),
+        (Facts(2000, 0), "elsewhere", "2,000 partitions are behind, and none of weir's quotas is in force here."),
         (
             Facts(9, 4, listed(5 * MB, 5 * MB), waiting=(2,), stuck=(3,)),
             "replica",

@@ -28,13 +28,15 @@ from weir.proxy.admin import history
 from weir.proxy.cluster import upstream_probe
 from weir.proxy.config.address import Address
 from weir.proxy.config.load import parse_config
-from weir.proxy.config.tables import Admin, Config
+from weir.proxy.config.tables import Admin, Config, ThrottleTable
 from weir.proxy.listeners import ListenError
 from weir.proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY
 from weir.proxy.relay.side import Side
 from weir.proxy.sidecar import Sidecar
 from weir.quota.throttle import Throttle
 from weir.samples.schema import IntervalLine, LinkLine
+
+RECOVERY_RATE = "leader.recovery.throttled.rate"
 
 
 class Broker:
@@ -198,6 +200,22 @@ async def test_sidecar_address_that_is_taken_is_named_and_nothing_listens(broker
     address = sidecar.listeners[0].address
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(address.host, address.port)
+
+
+async def test_sidecar_tells_what_http_hides_of_the_file_until_that_is_removed(broker: Broker) -> None:
+    throttle = ThrottleTable(leader_recovery_rate=5, leader_rate=6)
+    async with running(msgspec.structs.replace(configured(broker), throttle=throttle)) as weir:
+
+        async def hidden() -> object:
+            return (await weir.call("GET", "/v1/status"))[1]["hidden_by_http"]
+
+        assert await hidden() == {}
+        await weir.call("PATCH", "/v1/throttle", {RECOVERY_RATE: 9})
+        assert await hidden() == {"file": [RECOVERY_RATE]}
+        await weir.call("DELETE", "/v1/throttle")
+        assert await hidden() == {"file": [RECOVERY_RATE, LEADER_RATE]}
+        await weir.call("DELETE", "/v1/throttle?source=http")
+        assert await hidden() == {}
 
 
 async def test_sidecar_tells_of_each_upstream_whether_it_is_there(broker: Broker) -> None:

@@ -18,6 +18,7 @@ from weir.quota.layers import (
     Part,
     Path,
     Value,
+    hidden_by,
     merge,
     next_expiry,
 )
@@ -130,3 +131,15 @@ def test_layers_what_is_removed_and_not_there_leaves_nothing() -> None:
     assert Layer("http").patched(removed, [RATE, ("topics", "t3", "replicas")]).entries == {
         ("topics", "t3"): Entry(None)
     }
+
+
+def test_layers_what_is_hidden_is_what_would_be_in_force_otherwise() -> None:
+    file = Layer("file", {RATE: Entry(1), ("other rate",): Entry(2), REPLICAS: Entry("*")})
+    kafka = Layer("kafka", {RATE: Entry(3)})
+    assert hidden_by("http", [file, kafka], NOW) == {}
+    assert hidden_by("http", [file, kafka, Layer("http", {RATE: Entry(4)})], NOW) == {"kafka": [RATE]}
+    assert hidden_by("http", [file, Layer("http", {RATE: Entry(1)})], NOW) == {}  # it says the same
+    ended = Layer("http", {RATE: Entry(4, Lease(NOW))})
+    assert hidden_by("http", [file, kafka, ended], NOW) == {}
+    removed = Layer("http", {EVERYTHING: Entry(None), ("topics",): Entry(None)})
+    assert hidden_by("http", [file, kafka, removed], NOW) == {"kafka": [RATE], "file": [("other rate",), REPLICAS]}

@@ -44,6 +44,13 @@ def test_listen_address_of_the_running_sidecar_is_ok() -> None:
     assert "restart it" in found(config(0), Running(1, frozenset()))["ingress[0].listen"].sentence
 
 
+def test_sidecar_that_hangs_is_told_with_its_process() -> None:
+    (finding,) = listening_findings(config(0), None, hung=4711)
+    assert (finding.level, "kill -9 4711, and start it again" in finding.sentence) == ("fail", True)
+    assert listening_findings(config(0), Running(1, frozenset()), hung=4711)  # it answers, so it does not hang
+    assert "hangs" not in " ".join(one.sentence for one in listening_findings(config(0), Running(1), hung=4711))
+
+
 def test_admin_address_of_another_brokers_sidecar_is_told() -> None:
     finding = found(config(0), Running(2, frozenset()))["admin.listen"]
     assert (finding.level, "the sidecar of broker 2" in finding.sentence) == ("fail", True)

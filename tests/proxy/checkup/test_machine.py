@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from weir.proxy.admin.troubles import Connections
 from weir.proxy.capture.nftables import NftError, PacketFilter
 from weir.proxy.capture.requirements import CaptureError
 from weir.proxy.checkup.findings import Finding
@@ -17,6 +18,8 @@ from weir.proxy.checkup.machine import (
     process_findings,
     rules_findings,
     sidecar_process,
+    tracking_findings,
+    untracked_findings,
     way_findings,
 )
 from weir.proxy.config.load import parse_config
@@ -31,6 +34,7 @@ class Kernel:
 
     def __init__(self, tables: dict[str, str] | None) -> None:
         self.tables = tables
+        self.ruleset = ""
 
     def opened(self) -> PacketFilter:
         if self.tables is None:
@@ -39,6 +43,8 @@ class Kernel:
 
     def run(self, commands: str) -> str:
         assert self.tables is not None
+        if commands == "list ruleset":
+            return self.ruleset
         if commands == "list tables inet":
             return "".join(f"table inet {name}\n" for name in self.tables)
         return self.tables[commands.removeprefix("list table inet ")]
@@ -82,6 +88,17 @@ def test_rules_without_an_owner_stand_alone() -> None:
     assert list(rules_findings(Kernel(None).opened)) == []
 
 
+def test_tracking_of_all_connections_is_told_where_it_captures() -> None:
+    wall = Kernel({})
+    wall.ruleset = "table inet firewalld {\n\tct state established accept\n}\n"
+    (warned,) = untracked_findings(CAPTURE, wall.opened)
+    assert (warned.level, warned.sentence.startswith("inet firewalld may need their state")) == ("warn", True)
+    assert [one.level for one in untracked_findings(CAPTURE, Kernel({}).opened)] == ["ok"]
+    assert (
+        list(untracked_findings(LISTENERS, wall.opened)) == list(untracked_findings(CAPTURE, Kernel(None).opened)) == []
+    )
+
+
 def process(user: int = 1000, descriptors: int = 100_000) -> Process:
     return Process(7, user, descriptors, True)
 
@@ -106,6 +123,13 @@ def test_descriptors_for_the_most_connections_are_wanted(descriptors: int, level
 def test_few_descriptors_are_told_as_connections() -> None:
     _, found = process_findings(LISTENERS, process(descriptors=1_024))
     assert found.sentence.startswith(f"1024 at most, enough for {connections_with(1_024)} connections")
+
+
+def test_table_of_connections_that_is_full_fails() -> None:
+    assert list(tracking_findings(None)) == []
+    assert [one.level for one in tracking_findings(Connections(89, 100))] == ["ok"]
+    (full,) = tracking_findings(Connections(95, 100))
+    assert (full.level, full.sentence.startswith("95 of 100 places are taken, and packets")) == ("fail", True)
 
 
 def test_sidecar_is_found_by_its_file(tmp_path: Path) -> None:

@@ -51,11 +51,13 @@ def failed(address: str, trouble: Any, **how: Any) -> Seen:
     return Seen(address=Address.parse(address), trouble=trouble, **how)
 
 
-def found(*instead: Seen, text: str = FILE, names: Mapping[str, str] = NAMES) -> list[Finding]:
+def found(
+    *instead: Seen, text: str = FILE, names: Mapping[str, str] = NAMES, silent: Mapping[Address, str] | None = None
+) -> list[Finding]:
     """What is found where all is well but for `instead`."""
     well = (seen(INGRESS, 1), seen(EGRESS_2, 2), seen(EGRESS_3, 3))
     by_address = {one.address: one for one in (*well, *instead)}
-    world = World(by_address, lambda host: resolve(names, host), lambda host: resolve(names, host))
+    world = World(by_address, lambda host: resolve(names, host), lambda host: resolve(names, host), silent=silent or {})
     return list(route_findings(parse_config(text), world))
 
 
@@ -194,6 +196,13 @@ def captured(one: Seen | None, text: str = CAPTURE, advertised: int = 9092) -> l
     server = seen("10.0.0.1:9092", 1, brokers=brokers)
     world = World({server.address: server}, lambda host: resolve(NAMES, host), lambda host: resolve(NAMES, host), one)
     return list(route_findings(parse_config(text), world))
+
+
+def test_advertised_address_that_answers_nobody_fails() -> None:
+    silent = {Address("kafka1", 9092): "Connection refused"}
+    findings = found(silent=silent)
+    assert not_ok(findings) == [("fail", "ingress[0].listen")]
+    assert "where nobody answers (Connection refused)" in sentence(findings, "ingress[0].listen")
 
 
 def test_broker_behind_a_captured_port_is_looked_at_as_behind_an_ingress() -> None:

@@ -61,6 +61,14 @@ def test_password_may_stand_in_a_properties_file_of_kafka(authority: Authority, 
     load_server_keys(KeyFiles(keystore=issued.keystore, password_file=str(properties)), "none")
 
 
+def test_password_may_be_no_property_that_java_would_read(authority: Authority, tmp_path: Path) -> None:
+    unreadable = r"a\usb"
+    issued = authority.issue("broker-1.test", password=unreadable)
+    password = tmp_path / "password"
+    password.write_text(f"{unreadable}\n")
+    load_server_keys(KeyFiles(keystore=issued.keystore, password_file=str(password)), "none")
+
+
 def test_locked_key_without_its_password_is_refused_and_nobody_is_asked(authority: Authority) -> None:
     issued = authority.issue("broker-1.test", password=SECRET)
     assert refusal(KeyFiles(certificate=issued.certificate, key=issued.key)).field == "key"

@@ -1,0 +1,72 @@
+"""What is wrong with a sidecar itself, in sentences for the status and as 0 or 1 for the metrics."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from weir.proxy.admin.exposition import Family
+from weir.proxy.admin.metrics import ProcessStats
+
+FULL: Final = 0.9
+"""A table of the kernel that is filled to this part counts as full: it fills in seconds."""
+
+KINDS: Final = ("config_refused", "conntrack_full", "samples_lost")
+RUNBOOK: Final = "docs/operations.md#weirtrouble"
+
+_NETFILTER: Final = Path("/proc/sys/net/netfilter")
+
+
+class Connections(NamedTuple):
+    """How many connections the kernel tracks in this network namespace, and how many it may."""
+
+    tracked: int
+    most: int
+
+
+def connections_tracked(folder: Path = _NETFILTER) -> Connections | None:
+    """Return what the kernel tells; None where it tracks none, or may not be asked."""
+    try:
+        tracked, most = ((folder / f"nf_conntrack_{name}").read_text() for name in ("count", "max"))
+        return Connections(int(tracked), int(most))
+    except (OSError, ValueError):
+        return None
+
+
+def is_full(connections: Connections | None) -> bool:
+    """Whether clients' packets are dropped soon, or already."""
+    return connections is not None and connections.tracked >= FULL * connections.most
+
+
+def troubles(process: ProcessStats, *, captures: bool) -> dict[str, str]:
+    """Return a sentence, without a full stop, for each of KINDS that is so now."""
+    found = {}
+    if process.reload_refused is not None:
+        found["config_refused"] = f"the file was refused, and what it was before holds: {process.reload_refused}"
+    for sink, reason in process.export.lost.items():
+        found["samples_lost"] = f"samples are lost ({sink}): {reason}"
+    tracked = connections_tracked() if captures else None
+    if tracked is not None and is_full(tracked):
+        found["conntrack_full"] = (
+            f"the kernel tracks {tracked.tracked} connections of {tracked.most} at most, and drops the packets of those"
+            " above: raise net.netfilter.nf_conntrack_max"
+        )
+    return found
+
+
+def digest(settings: object) -> str:
+    """Return a few characters that are the same for the same settings."""
+    return hashlib.sha256(msgspec.json.encode(settings)).hexdigest()[:8]
+
+
+def trouble_families(found: Mapping[str, str], digests: Mapping[str, str]) -> Iterator[Family]:
+    """Yield the metrics of what was found, and of the settings that sidecars of a cluster should have in common."""
+    rows = [((kind,), int(kind in found)) for kind in KINDS]
+    yield Family("weir_trouble", "gauge", "1 while so: `weir status` tells the rest.", ("what",), rows)
+    labels = ("limits", "quotas")
+    told = [(tuple(digests[name] for name in labels), 1)]
+    yield Family("weir_settings_info", "gauge", "Digests of limits and named quotas.", labels, told)
