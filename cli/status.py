@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.cli import fleet_status, not_throttled, troubles
+from weir.cli import fleet_status, many, not_throttled, troubles
 from weir.cli.errors import CommandError
 from weir.cli.fleet import Where, ask_sidecars, cluster_of, sidecars
 from weir.cli.limited_status import limited_rows, print_limited
@@ -105,15 +105,30 @@ def _fleet_status(where: Where, cluster: ClusterAdmin, json_wanted: bool, watch:
         }
         print(json.dumps(plain, indent=None if watch else 2))
         return finish(replies)
-    rows = [row for reply in replies for row in fleet_status.rows_of_reply(reply, found[reply.admin])]
-    print_table(fleet_status.COLUMNS, sorted(rows, key=_by_broker), fleet_status.NUMBERS)
+    if len(replies) > many.FEW:
+        _print_many(replies, len(state.moves))
+    else:
+        rows = [row for reply in replies for row in fleet_status.rows_of_reply(reply, found[reply.admin])]
+        print_table(fleet_status.COLUMNS, sorted(rows, key=_by_broker), fleet_status.NUMBERS)
     print_limited(replies, limited)
     for address, sentence in routes:
         print(f"{address}: {sentence}.")
     passing, of_cluster = not_throttled.sentences(replies), fleet_status.sentences(state, stuck, why_not_stale)
-    for sentence in (*troubles.sentences(replies), *fleet_status.held_up(replies), *passing, *of_cluster):
+    told = [*troubles.sentences(replies), *fleet_status.held_up(replies), *passing]
+    for sentence in (*(many.together(told) if len(replies) > many.FEW else told), *of_cluster):
         print(sentence)
     return finish(replies)
+
+
+def _print_many(replies: list[Reply], moves: int) -> None:
+    print(many.summary(replies, moves))
+    rows, more = many.folded(replies)
+    if rows:
+        print_table(many.COLUMNS, rows, many.NUMBERS)
+    if more:
+        print(f"{more} more are behind by less: --json has them.")
+    for sentence in many.versions(replies):
+        print(sentence)
 
 
 def _by_broker(row: Row) -> tuple[int, str]:

@@ -13,6 +13,7 @@ from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.fleet import Where, ask_sidecars, cluster_of, shown, sidecars
 from weir.cli.fleet_status import silent
 from weir.cli.lease import LeaseOptions
+from weir.cli.many import FEW
 from weir.cli.options import with_options
 from weir.cli.output import print_table
 from weir.cli.quantities import show_duration
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 _NONE = "none"
 _PATH = "/v1/throttle"
+_MOST_NAMED = 3
 
 _RATE_HELP = "Bytes/s, as in 5000000, 500k, 5MB or 5MiB; 'none' for no quota."
 _REPLICAS_HELP = "'*', or partition:broker pairs as in '0:1,1:2'; 'none' for no replica."
@@ -190,13 +192,35 @@ def _print(replies: Sequence[Reply], json_wanted: bool, settings: Sequence[Throt
         print(as_json(replies, "throttle"))
         return finish(replies)
     rows, replies = rows_of(replies, _rows)
+    if len(replies) > FEW:
+        rows = _alike(rows, len(replies))
     rows += [("Kafka", shown(setting), setting.value, setting.source) for setting in settings or ()]
     notes, replies = rows_of(replies, _notes)
     if rows:
         print_table(("sidecar", "setting", "value", "from"), rows)
+    if len(replies) > FEW:
+        notes = [
+            (f"{sidecars}: {said}",)
+            for sidecars, said in _alike([note.split(": ", 1) for (note,) in notes], len(replies))
+        ]
     for (note,) in notes:
         print(f"note: {note}", file=sys.stderr)
     return finish(replies)
+
+
+def _alike(rows: Sequence[Row], count: int) -> list[Row]:
+    """Return one row for all sidecars that have the same of a setting: all `count`, or some by their addresses."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for sidecar, *setting in rows:
+        found.setdefault(tuple(setting), []).append(sidecar)
+    return [(_sidecars(some, count), *setting) for setting, some in found.items()]
+
+
+def _sidecars(some: Sequence[str], count: int) -> str:
+    if len(some) == count:
+        return f"all {count}"
+    more = f" and {len(some) - _MOST_NAMED} more" if len(some) > _MOST_NAMED else ""
+    return ", ".join(some[:_MOST_NAMED]) + more
 
 
 def _notes(reply: Reply) -> Iterator[Row]:

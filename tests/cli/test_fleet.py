@@ -16,7 +16,7 @@ from tests.cli.commands import THROTTLE, Admin, failing
 from tests.proxy.page.made_up import MOVING, lag, late, limited, quota, side
 from tests.proxy.page.made_up import status as made_up_status
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
-from weir.cli import fleet, stale, status, throttle
+from weir.cli import fleet, many, stale, status, throttle
 from weir.cli.main import main
 from weir.control import move_admin
 from weir.control.cluster_admin import Partition, PartitionState, Reassignment, ThrottleSetting
@@ -275,6 +275,18 @@ def test_status_of_a_cluster_has_its_limited_clients(
     assert main(["status", *both]) == 0
     rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if "s3" in line]
     assert rows == [f"{number} connector-consumer-s3-{number} 998 1,000 (50% here) 87% -" for number in (1, 2)]
+
+
+def test_many_sidecars_are_folded(
+    capsys: pytest.CaptureFixture[str], both: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """See test_many.py for more of them."""
+    monkeypatch.setattr(many, "FEW", 1)
+    monkeypatch.setattr(throttle, "FEW", 1)
+    assert main(["status", *both]) == 0
+    assert capsys.readouterr().out.startswith("2 sidecars, all ready, nothing moves, ")
+    assert main(["throttle", "show", *both]) == 0
+    assert "all 2" in capsys.readouterr().out
 
 
 def test_status_json_has_sidecars_and_cluster(

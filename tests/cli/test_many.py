@@ -1,0 +1,97 @@
+"""What `weir status` and `weir throttle show` print of tens and hundreds of sidecars."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.cli.commands import THROTTLE
+from tests.proxy.page.made_up import lag, quota, side
+from tests.proxy.page.made_up import status as made_up_status
+from weir.cli import many, throttle
+from weir.cli.sidecars import Reply
+from weir.cli.status import _print_many
+from weir.planning.units import show_rate
+from weir.proxy.config.address import Address
+
+MB = 1_000_000
+
+
+def sidecar(broker: int, **more: Any) -> Reply:
+    """One that is ready, with a quota of 5 MB/s on both sides, and with nothing behind."""
+    sides = {name: side(quotas=[quota("replication", 5 * MB, MB)], lag=lag()) for name in ("leader", "follower")}
+    return Reply(
+        Address(f"10.0.{broker // 200}.{broker % 200}", 9690),
+        made_up_status(**{**sides, **more}) | {"broker_id": broker},
+    )
+
+
+def late(broker: int, messages: int) -> Reply:
+    behind = lag(partitions_behind=2, messages=messages, time_left_seconds=90.0)
+    held = {"by": "quota", "sentence": "The quota holds it up."}
+    return sidecar(broker, leader=side(quotas=[quota("replication", 5 * MB, MB)], lag=behind, held_up_by=held))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "shown"), [([3, 1, 2, 7], "1-3, 7"), ([5], "5"), ([], ""), ([1, 3, 4, 4, 9, 10, 11], "1, 3-4, 9-11")]
+)
+def test_numbers_are_shown_in_ranges(numbers: list[int], shown: str) -> None:
+    assert many.in_ranges(numbers) == shown
+
+
+@pytest.mark.parametrize("count", [30, 500])
+def test_sidecars_that_are_alike_are_one_row(count: int, capsys: pytest.CaptureFixture[str]) -> None:
+    replies = [sidecar(broker) for broker in range(1, count + 1)]
+    replies[6] = late(7, 1234)
+    _print_many(replies, 2)
+    summary, _, _, *rows = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert summary.startswith(
+        f"{count} sidecars, all ready, 2 partitions move, 2 replicas are behind by 1,234 messages, "
+    )
+    assert (
+        f"{count} MB/s of {show_rate(5 * count * MB)}, 1 min 30 s left. Most is left at broker 7: The quota holds"
+        in summary
+    )
+    assert [row.split()[:2] for row in rows] == [
+        ["7", "leader"],
+        ["1-6,", f"8-{count}"],
+        [f"1-{count}", "follower"],
+    ]
+    assert max(map(len, rows)) <= 80
+
+
+def test_most_that_is_behind_comes_first_and_the_rest_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    replies = [late(broker, 1000 * broker) for broker in range(1, 41)]
+    replies.append(Reply(Address("10.9.9.9", 9690), error="no sidecar answers at 10.9.9.9:9690: Connection refused"))
+    _print_many(replies, 0)
+    out = capsys.readouterr().out
+    assert out.startswith("41 sidecars, 40 ready, nothing moves, 80 replicas are behind by 820,000 messages")
+    brokers = [line.split()[0] for line in out.splitlines() if " leader " in line]
+    assert brokers == [str(broker) for broker in range(40, 30, -1)]
+    assert "30 more are behind by less" in out
+
+
+def test_versions_that_differ_are_told() -> None:
+    replies = [sidecar(broker) for broker in range(1, 31)]
+    for reply in replies[:3]:
+        reply.value["version"] = "0.1"
+    assert list(many.versions(replies)) == [f"Versions: 0.1 on 1-3; {replies[9].value['version']} on 4-30."]
+    assert list(many.versions(replies[3:])) == []
+
+
+def test_sentences_of_many_brokers_are_one() -> None:
+    said = [f"Broker {broker} is not ready: x." for broker in range(1, 31)] + ["Broker 4: y.", "No broker."]
+    assert many.together(said) == ["Brokers 1-30 are not ready: x.", "Broker 4: y.", "No broker."]
+    lines = many.together(f"Broker {broker}: {broker} things." for broker in range(1, 101))
+    assert (len(lines), lines[-1]) == (11, "90 more such lines: --json has them.")
+
+
+def test_throttle_of_500_sidecars_is_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    replies = [Reply(sidecar(broker).admin, THROTTLE) for broker in range(1, 500)]
+    replies.append(Reply(sidecar(500).admin, {**THROTTLE, "mode": "observe"}))
+    assert throttle._print(replies, False) == 0
+    captured = capsys.readouterr()
+    assert "all 500" in captured.out
+    assert "10.0.2.100:9690" in captured.out
+    assert len(captured.out) + len(captured.err) < 3000
