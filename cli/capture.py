@@ -38,8 +38,6 @@ def show(config: ConfigFile) -> int:
         capture.user,
     )
     print(rules.create())
-    print("# where no other table needs the state of connections:")
-    print(rules.leave_untracked())
     print(f"# while a sidecar lives{' and a throttle is in force' if capture.when == 'throttled' else ''}:")
     print(rules.stay_alive())
     return DONE

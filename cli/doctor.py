@@ -64,7 +64,6 @@ def _findings(path: Path | None, config: Config | None, hosts_file: Path | None)
 
     process = machine.sidecar_process(path)
     findings = [machine.version_finding(__version__), *machine.way_findings(config), *machine.rules_findings()]
-    findings += machine.untracked_findings(config)
     findings += [*machine.process_findings(config, process), *machine.tracking_findings(connections_tracked())]
     clocks: dict[str, float] = {}
     if config is not None:

@@ -14,7 +14,6 @@ from weir.proxy.capture.nftables import Nftables, NftError, PacketFilter
 from weir.proxy.capture.requirements import CaptureError, check_machine, drop_connections
 from weir.proxy.capture.rules import ALIVE_SECONDS, CaptureRules, mark_of
 from weir.proxy.capture.tls_trial import TlsTrial
-from weir.proxy.capture.tracking import tracked_by
 from weir.proxy.config.address import Address, IPAddress, numeric_address
 from weir.proxy.config.route_keys import RouteKeys, RouteTls
 from weir.proxy.config.tables import CaptureTable
@@ -70,7 +69,7 @@ class Capture:
         self._egress_tls: RouteTls = (None, None) if keys is None else keys.captured_egress
         self._trial = TlsTrial(self._ingress_tls, relays["leader"].tls, mark_of(broker_id))
         self._rules: CaptureRules | None = None
-        self._has_table = self._has_addresses = self._leaves_untracked = False
+        self._has_table = self._has_addresses = False
         self._dropped: set[IPAddress] = set()  # the peers whose direct connections were broken
         self._own: frozenset[IPAddress] = frozenset()
         self._peers: dict[IPAddress, int] = {}
@@ -208,32 +207,18 @@ class Capture:
                     packet_filter.run(f"delete table {rules.table}")
                 packet_filter.run(rules.create())
                 self._has_table = True
-                self._leaves_untracked = not self._tracked_by(packet_filter, rules)
-                if self._leaves_untracked:
-                    packet_filter.run(rules.leave_untracked())
             if not self._has_addresses:
                 packet_filter.run(rules.addresses(self._own, self._peers))
                 self._has_addresses = True
             packet_filter.run(rules.stay_alive())
-            if self._leaves_untracked and (others := self._tracked_by(packet_filter, rules)):
-                packet_filter.run(rules.track_all())
-                self._leaves_untracked = False
-                self._log.info("tracking_all", needed_by=", ".join(others), effect="the kernel tracks all connections")
         except NftError as error:
             self._failed(str(error))
             return False
         self._failure = None
         return True
 
-    @staticmethod
-    def _tracked_by(packet_filter: PacketFilter, rules: CaptureRules) -> list[str]:
-        try:
-            return tracked_by(packet_filter.run("list ruleset"), rules.table)
-        except NftError as error:  # such as rules that this nft is too old for
-            return [f"rules that cannot be listed: {error}"]
-
     def _failed(self, reason: str) -> None:
-        self._has_table = self._has_addresses = self._leaves_untracked = self.is_in = False
+        self._has_table = self._has_addresses = self.is_in = False
         self._dropped.clear()
         self._failure = reason
         self._log.fault("capture_failed", f"port {self.settings.port}", reason=reason, effect="nothing is captured")

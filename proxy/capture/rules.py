@@ -21,7 +21,6 @@ ALIVE_SECONDS: Final = 5
 
 MARK: Final = 0x77770000
 MARK_MASK: Final = 0xFFFF0000
-_RAW: Final = "raw_"  # chains before the kernel tracks
 _VERSIONS: Final = {4: ("ip", "ipv4_addr"), 6: ("ip6", "ipv6_addr")}
 
 
@@ -98,36 +97,6 @@ class CaptureRules:
             f"add rule {self.table} output {protocol} daddr @peers{version}{user}"
             f" meta mark & {MARK_MASK:#x} != {MARK:#x} tcp dport @alive redirect to :{self.egress[version]}"
         ]
-
-    def leave_untracked(self) -> str:
-        """Return the commands after which the kernel tracks what is captured, and nothing else.
-
-        Of a captured connection the one direction has a broker's address, and the other the sidecar's port.
-        """
-        ports = ", ".join(map(str, sorted({*self.ingress.values(), *self.egress.values()})))
-        lines = [
-            f"add chain {self.table} {_RAW}{hook} {{ type filter hook {hook} priority -300; }}"
-            for hook in ("output", "prerouting")
-        ]
-        lines.append(f"add rule {self.table} {_RAW}output tcp sport {{ {ports} }} accept")
-        for version, (protocol, _) in _VERSIONS.items():
-            own, source = f"{protocol} daddr @own{version}", f" {protocol} saddr @peers{version}"
-            if version in self.egress:
-                lines.append(
-                    f"add rule {self.table} {_RAW}output {protocol} daddr @peers{version} tcp dport {self.port}"
-                    f" meta mark & {MARK_MASK:#x} != {MARK:#x} accept"
-                )
-            if version in self.ingress:
-                lines.append(
-                    f"add rule {self.table} {_RAW}prerouting {own}{'' if self.from_anyone else source}"
-                    f" tcp dport {self.port} accept"
-                )
-        lines += [f"add rule {self.table} {_RAW}{hook} notrack" for hook in ("output", "prerouting")]
-        return "\n".join(lines)
-
-    def track_all(self) -> str:
-        """Return the commands that undo `leave_untracked`."""
-        return "\n".join(f"flush chain {self.table} {_RAW}{hook}" for hook in ("output", "prerouting"))
 
     def addresses(self, own: Iterable[IPAddress], peers: Iterable[IPAddress]) -> str:
         """Return the commands that replace the sets of addresses."""

@@ -16,8 +16,7 @@ from typing import Final
 from weir.proxy.admin.troubles import RUNBOOK, Connections, is_full
 from weir.proxy.capture.nftables import Nftables, NftError, PacketFilter
 from weir.proxy.capture.requirements import CaptureError, check_broker, check_machine
-from weir.proxy.capture.rules import TABLE_PREFIX, table_name
-from weir.proxy.capture.tracking import tracked_by
+from weir.proxy.capture.rules import TABLE_PREFIX
 from weir.proxy.checkup.findings import Finding, listed
 from weir.proxy.config.tables import Config, Limits
 from weir.proxy.relay.admission import connections_with, descriptors_for
@@ -79,24 +78,6 @@ def rules_findings(open_filter: Callable[[], PacketFilter] = Nftables) -> Iterat
                 yield Finding.warn("capture rules", sentence)
     except NftError:
         return
-
-
-def untracked_findings(config: Config | None, open_filter: Callable[[], PacketFilter] = Nftables) -> Iterator[Finding]:
-    """Yield whether the kernel tracks all connections of this machine because of others' rules, where it captures."""
-    if config is None or config.capture is None:
-        return
-    try:
-        others = tracked_by(open_filter().run("list ruleset"), f"inet {table_name(config.broker_id)}")
-    except NftError:
-        return
-    if others:
-        sentence = (
-            f"{listed(others)} may need their state, so all connections are tracked: net.netfilter.nf_conntrack_max has"
-            " to be above their number (docs/capture.md#what-it-needs)"
-        )
-        yield Finding.warn("tracking", sentence)
-    else:
-        yield Finding.ok("tracking", "what is captured is tracked, and no other connection")
 
 
 def _why_no_capture(open_filter: Callable[[], PacketFilter], check: Callable[[], None]) -> str | None:

@@ -39,20 +39,14 @@ BROKERS = {1: frozenset({ip_address("10.0.0.1")}), 2: frozenset({ip_address("10.
 ON_THIS_MACHINE = {1: frozenset({ip_address("127.0.0.1")}), 2: frozenset({ip_address("10.0.0.2")})}
 
 
-WALL = "table inet firewalld {\n\tchain c {\n\t\tct state established accept\n\t}\n}\n"
-
-
 class FakeFilter:
     def __init__(self) -> None:
         self.told: list[str] = []
         self.refuses: str | None = None
-        self.ruleset = ""
 
     def run(self, commands: str) -> str:
         if self.refuses is not None and not commands.startswith("delete table"):
             raise NftError(self.refuses)
-        if commands == "list ruleset":
-            return self.ruleset
         self.told.append(commands)
         return ""
 
@@ -131,30 +125,6 @@ async def test_connections_of_each_broker_are_dropped_once_when_it_becomes_known
             capture.learn(known)
             await settle()
         assert dropped.times == 2
-
-
-async def test_kernel_tracks_all_connections_again_when_others_need_it() -> None:
-    async with capturing() as (capture, packet_filter, _):
-        capture.learn(BROKERS)
-        await settle()
-        assert sum("notrack" in commands for commands in packet_filter.told) == 1
-        packet_filter.ruleset = WALL
-        capture.throttle_changed(True)
-        await settle()
-        assert sum("flush chain" in commands for commands in packet_filter.told) == 1
-        packet_filter.ruleset = ""
-        capture.throttle_changed(True)
-        await settle()
-        assert sum("notrack" in commands for commands in packet_filter.told) == 1
-
-
-async def test_kernel_tracks_all_connections_where_others_need_it() -> None:
-    async with capturing() as (capture, packet_filter, _):
-        packet_filter.ruleset = WALL
-        capture.learn(BROKERS)
-        await settle()
-        assert capture.is_in
-        assert not any("notrack" in commands for commands in packet_filter.told)
 
 
 async def test_it_is_in_the_path_only_while_a_throttle_is_in_force() -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from weir.lab.hosts import Hosts, missing
 from weir.proxy.capture.rules import CaptureRules, mark_of
-from weir.proxy.capture.tracking import tracked_by
 
 PROJECT = Path(__file__).parents[2]
 PORT = 9092
@@ -32,8 +31,6 @@ packet_filter = Nftables()
 for given in json.load(sys.stdin):
     rules = CaptureRules(given["id"], 9092, {4: given["in"]}, {4: given["out"]}, given["anyone"], given["user"])
     packet_filter.run(rules.create())
-    if given["untracked"]:
-        packet_filter.run(rules.leave_untracked())
     packet_filter.run(rules.addresses(map(ip_address, given["own"]), map(ip_address, given["peers"])))
     packet_filter.run(rules.stay_alive())
 print("set", flush=True)
@@ -65,7 +62,7 @@ client = socket.socket()
 if mark:
     client.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, mark)
 client.settimeout(3)
-client.connect((host, int(sys.argv[4])))
+client.connect((host, 9092))
 print(client.recv(100).decode())
 """
 
@@ -95,9 +92,9 @@ class Kernel:
         """Set rules on host 1."""
         return self.begin(1, SETTER, seconds, feed=json.dumps(rules))
 
-    def reach(self, number: int, host: str, mark: int = 0, user: int = 0, port: int = PORT) -> str:
-        """Connect from a host to a port of an address; returns the port reached, and the original destination."""
-        return self.hosts.run(number, sys.executable, "-c", CLIENT, host, str(mark), str(user), str(port)).strip()
+    def reach(self, number: int, host: str, mark: int = 0, user: int = 0) -> str:
+        """Connect from a host to PORT of an address; returns the port reached, and the original destination."""
+        return self.hosts.run(number, sys.executable, "-c", CLIENT, host, str(mark), str(user)).strip()
 
     def close(self) -> None:
         for process in self._running:
@@ -125,30 +122,18 @@ def kernel(hosts: Hosts) -> Iterator[Kernel]:
         kernel.close()
 
 
-def tracked_on(hosts: Hosts) -> int:
-    """How many connections host 1 tracks."""
-    return int(hosts.run(1, "cat", "/proc/sys/net/netfilter/nf_conntrack_count"))
-
-
-def others_on(hosts: Hosts) -> list[str]:
-    """The tables of host 1 that may need the state of connections, beside those of the sidecar."""
-    return tracked_by(hosts.run(1, "nft", "list", "ruleset"), "inet weir_1", Path("/nowhere"))
-
-
 def rules_of(hosts: Hosts, **more: Any) -> dict[str, Any]:
     """Broker 1 on host 1, its peer on host 2; host 3 is a client's."""
     own, peers = [hosts.address(1)], [hosts.address(2)]
-    told = {"id": 1, "in": 19093, "out": 19092, "anyone": False, "user": None, "own": own, "peers": peers}
-    return {**told, "untracked": False, **more}
+    return {"id": 1, "in": 19093, "out": 19092, "anyone": False, "user": None, "own": own, "peers": peers, **more}
 
 
 class TestKernel:
     pytestmark = NEEDS_KERNEL
 
-    @pytest.mark.parametrize("untracked", [False, True])
-    def test_brokers_are_led_through_and_all_others_are_not(self, kernel: Kernel, untracked: bool) -> None:
+    def test_brokers_are_led_through_and_all_others_are_not(self, kernel: Kernel) -> None:
         hosts = kernel.hosts
-        kernel.set(rules_of(hosts, untracked=untracked))
+        kernel.set(rules_of(hosts))
         own, peer, other = (hosts.address(number) for number in (1, 2, 3))
         assert kernel.reach(1, peer) == f"19092 {peer}:{PORT}"  # the broker's own fetch
         assert kernel.reach(2, own) == f"19093 {own}:{PORT}"  # a peer's
@@ -157,42 +142,10 @@ class TestKernel:
         assert kernel.reach(1, other) == f"{PORT} None"  # to somebody who is no broker
         assert kernel.reach(1, own) == f"{PORT} None"  # to itself
 
-    @pytest.mark.parametrize("untracked", [False, True])
-    def test_anyone_is_led_through_where_that_is_wanted(self, kernel: Kernel, untracked: bool) -> None:
-        kernel.set(rules_of(kernel.hosts, anyone=True, untracked=untracked))
+    def test_anyone_is_led_through_where_that_is_wanted(self, kernel: Kernel) -> None:
+        kernel.set(rules_of(kernel.hosts, anyone=True))
         own = kernel.hosts.address(1)
         assert kernel.reach(3, own) == f"19093 {own}:{PORT}"
-
-    @pytest.mark.parametrize(("untracked", "tracked"), [(False, 7), (True, 2)])
-    def test_kernel_tracks_what_is_captured_and_nothing_else(
-        self, kernel: Kernel, untracked: bool, tracked: int
-    ) -> None:
-        """Two connections are captured; two of a client, two to another port and the sidecar's own are not."""
-        hosts = kernel.hosts
-        kernel.begin(1, LISTENER, 8080)
-        kernel.set(rules_of(hosts, untracked=untracked))
-        own, peer = hosts.address(1), hosts.address(2)
-        before = tracked_on(hosts)
-        assert kernel.reach(1, peer).startswith("19092 ")
-        assert kernel.reach(2, own).startswith("19093 ")
-        for _ in range(2):
-            assert kernel.reach(3, own) == f"{PORT} None"
-            assert kernel.reach(3, own, port=8080) == "8080 None"
-        assert kernel.reach(1, peer, mark=mark_of(1)) == f"{PORT} None"
-        assert tracked_on(hosts) - before == tracked
-
-    def test_what_others_rules_need_is_tracked_from_then_on(self, kernel: Kernel) -> None:
-        hosts = kernel.hosts
-        assert others_on(hosts) == []
-        kernel.set(rules_of(hosts, untracked=True))
-        assert others_on(hosts) == []
-        rules = "add chain inet wall in { type filter hook input priority 0; }; "
-        rules += "add rule inet wall in ct state established,related accept"
-        hosts.run(1, "nft", f"add table inet wall; {rules}")
-        try:
-            assert others_on(hosts) == ["inet wall"]
-        finally:
-            hosts.run(1, "nft", "delete table inet wall")
 
     def test_rules_are_gone_with_the_process_that_was_killed(self, kernel: Kernel) -> None:
         holder = kernel.set(rules_of(kernel.hosts))
@@ -261,26 +214,3 @@ def test_addresses_go_to_the_set_of_their_version() -> None:
 def test_marks_of_two_sidecars_differ() -> None:
     assert mark_of(1) != mark_of(2)
     assert mark_of(1) >> 16 == mark_of(40_000) >> 16 == 0x7777
-
-
-@pytest.mark.parametrize(
-    ("rule", "needs"),
-    [
-        ("ct state established accept", True),
-        ("ip saddr 10.0.0.0/8 masquerade", True),
-        ('xt match "conntrack" accept', True),
-        ("tcp dport 22 accept", False),
-        ("ip daddr 10.0.0.1 notrack", False),
-    ],
-)
-def test_rules_of_others_that_need_the_state_are_known(rule: str, needs: bool) -> None:
-    chain = "\tchain c {\n\t\ttype filter hook input priority 0; policy accept;\n\t\t%s\n\t}\n"
-    ruleset = f"table inet weir_1 {{\n{chain % 'redirect to :1'}}}\ntable ip other {{\n{chain % rule}}}\n"
-    assert tracked_by(ruleset, "inet weir_1", Path("/nowhere")) == (["ip other"] if needs else [])
-    assert "inet weir_1" in tracked_by(ruleset, "inet weir_2", Path("/nowhere"))  # another sidecar's
-
-
-def test_tables_of_the_older_kind_count_whatever_is_in_them(tmp_path: Path) -> None:
-    (tmp_path / "ip_tables_names").write_text("filter\n")
-    (tmp_path / "ip6_tables_names").write_text("")
-    assert tracked_by("", "inet weir_1", tmp_path) == ["iptables filter"]

@@ -19,7 +19,6 @@ from weir.proxy.checkup.machine import (
     rules_findings,
     sidecar_process,
     tracking_findings,
-    untracked_findings,
     way_findings,
 )
 from weir.proxy.config.load import parse_config
@@ -34,7 +33,6 @@ class Kernel:
 
     def __init__(self, tables: dict[str, str] | None) -> None:
         self.tables = tables
-        self.ruleset = ""
 
     def opened(self) -> PacketFilter:
         if self.tables is None:
@@ -43,8 +41,6 @@ class Kernel:
 
     def run(self, commands: str) -> str:
         assert self.tables is not None
-        if commands == "list ruleset":
-            return self.ruleset
         if commands == "list tables inet":
             return "".join(f"table inet {name}\n" for name in self.tables)
         return self.tables[commands.removeprefix("list table inet ")]
@@ -86,17 +82,6 @@ def test_rules_without_an_owner_stand_alone() -> None:
     assert (owned.level, "weir_1 belongs to a sidecar" in owned.sentence) == ("ok", True)
     assert (alone.level, "weir capture remove" in alone.sentence) == ("warn", True)
     assert list(rules_findings(Kernel(None).opened)) == []
-
-
-def test_tracking_of_all_connections_is_told_where_it_captures() -> None:
-    wall = Kernel({})
-    wall.ruleset = "table inet firewalld {\n\tct state established accept\n}\n"
-    (warned,) = untracked_findings(CAPTURE, wall.opened)
-    assert (warned.level, warned.sentence.startswith("inet firewalld may need their state")) == ("warn", True)
-    assert [one.level for one in untracked_findings(CAPTURE, Kernel({}).opened)] == ["ok"]
-    assert (
-        list(untracked_findings(LISTENERS, wall.opened)) == list(untracked_findings(CAPTURE, Kernel(None).opened)) == []
-    )
 
 
 def process(user: int = 1000, descriptors: int = 100_000) -> Process:
