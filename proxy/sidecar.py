@@ -24,11 +24,12 @@ from weir.proxy.admin.troubles import digest, trouble_families, troubles
 from weir.proxy.bounds import Bounds
 from weir.proxy.capture.capture import Capture
 from weir.proxy.capture.requirements import CaptureError
-from weir.proxy.cluster.followers import Followers
+from weir.proxy.cluster.broker_addresses import BrokerAddresses
 from weir.proxy.cluster.poll_metrics import poll_families
 from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.upstream_probe import UpstreamProbe
-from weir.proxy.cluster.watch import ClusterWatch, Consumers
+from weir.proxy.cluster.view import Takers, Wants
+from weir.proxy.cluster.watch import ClusterWatch
 from weir.proxy.cluster_facts import ClusterFacts
 from weir.proxy.config.address import Address
 from weir.proxy.config.admin_keys import AdminKeys
@@ -119,24 +120,27 @@ class Sidecar:
         upstreams = [route.upstream for route in config.ingress]
         self._probe = UpstreamProbe(upstreams, clock, self.polls, self._route_keys.with_brokers(upstreams))
         self._upstreams = UpstreamWatch(self.listeners, self._probe, self.log, clock)
+        self._addresses = BrokerAddresses(self._learn_broker_addresses)
         self._cluster = ClusterWatch(
             config,
             topic_names,
             RemovedReplicas([side.throttle for side in self.sides]),
-            Consumers(
+            Wants(
                 throttled_topics=self._facts.throttled_topics,
-                names_changed=self._facts.topic_names,
+                topics_behind=self._facts.topics_behind,
+                brokers=lambda: (
+                    config.capture is not None or bool(self._limited_by) or wants_brokers(self.throttle.table)
+                ),
+                moves=lambda: wants_facts(self.throttle.table),
+            ),
+            Takers(
+                names_generation=self._facts.topic_names,
                 in_sync=self._facts.in_sync_replicas,
                 under_min_isr=self._facts.under_min_isr,
-                broker_addresses=self._learn_broker_addresses,
-                followers=Followers(
-                    throttle=self._follow_throttle,
-                    moves=self._facts.moves,
-                    racks=self._facts.racks,
-                    wants_facts=lambda: wants_facts(self.throttle.table),
-                    topics_behind=self._facts.topics_behind,
-                ),
-                wants_brokers=lambda: bool(self._limited_by) or wants_brokers(self.throttle.table),
+                brokers=self._addresses.offer,
+                racks=self._facts.racks,
+                moves=self._facts.moves,
+                throttle=self._follow_throttle,
             ),
             self.log,
             self.polls,
@@ -213,6 +217,7 @@ class Sidecar:
         self._limits_end.close()
         await self.exchange.close()
         await self._cluster.close()
+        await self._addresses.close()
         for listener in self.listeners:
             listener.abort()
         if self.capture is not None:
@@ -375,7 +380,7 @@ class Sidecar:
             side.note_set_by_hand(is_set_by_hand(self.throttle.effective, side.throttle.side))
         self._facts.replan_held()
         self._tell_capture()
-        self._cluster.throttle_changed()
+        self._cluster.ask_now()
         self.exchange.changed()
         self._throttle_ends.watch()
 

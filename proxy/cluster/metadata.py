@@ -99,15 +99,30 @@ async def describe(channel: Channel, names: Collection[bytes], with_partitions: 
         # until the controller tells it.
         if not head.brokers or (not topic.partitions and name not in gone):
             topics[name] = topic._replace(partitions=None)
-    cluster_id = None if head.cluster_id is None else _text(head.cluster_id)
-    return Described(_brokers(head), head.controller, topics, cluster_id)
+    return _described(head, topics)
 
 
-def _brokers(head: MetadataHead) -> dict[int, Broker]:
-    return {
+async def every_topic(channel: Channel) -> tuple[Described, set[str]]:
+    """Ask for the brokers, and the names of all topics."""
+    version = channel.metadata_version
+    answer = await channel.ask(lambda correlation_id: encode_metadata_request(version, correlation_id, CLIENT_ID, None))
+    head, rows = decode_cluster(answer.frame, version, answer.correlation_id, ())
+    names: set[str] = set()
+    for number, row in enumerate(rows, start=1):
+        if isinstance(row, MetadataTopic) and row.name:
+            names.add(_text(row.name))
+        if number % _TOPICS_PER_SLICE == 0:
+            await asyncio.sleep(0)
+    return _described(head, {}), names
+
+
+def _described(head: MetadataHead, topics: dict[bytes, Topic]) -> Described:
+    brokers = {
         broker.broker_id: Broker(_text(broker.host), broker.port, None if broker.rack is None else _text(broker.rack))
         for broker in head.brokers
     }
+    cluster_id = None if head.cluster_id is None else _text(head.cluster_id)
+    return Described(brokers, head.controller, topics, cluster_id)
 
 
 def _text(name: bytes) -> str:

@@ -13,9 +13,8 @@ from tests.fakes.throttle_cluster import (
     ThrottleCluster,
     throttle_cluster_aside,
 )
-from tests.proxy.following import LISTS, Following, listed, until
 from tests.proxy.loop_gaps import longest_gaps
-from tests.proxy.resolving import events, fields
+from tests.proxy.watched import LISTS, Following, events, fields, listed, until
 from weir.proxy.cluster import follow
 from weir.proxy.cluster.follow import IDLE_LISTS_PER_ROUND, LISTS_PER_ROUND, WHAT
 from weir.proxy.log import FAULT_INTERVAL_SECONDS
@@ -28,17 +27,19 @@ async def test_first_round_tells_the_throttle_racks_and_moves(cluster: ThrottleC
     cluster.racks = {1: "a"}
     cluster.moves = {"orders": {0: ([1, 2], [2])}}
     assert await following.round() == {LEADER_RATE: 1000, **listed("orders")}
-    assert following.racks == [{1: "a", 2: None}]
-    assert following.moves == [{"orders": {0: Move(frozenset({1, 2}), frozenset({2}))}}]
+    assert following.told_of("racks") == [{1: "a", 2: None}]
+    assert following.told_of("moves") == [{"orders": {0: Move(frozenset({1, 2}), frozenset({2}))}}]
     assert following.stats.throttles_told_at == following.clock()
-    assert following.polls == (1, 0)
+    assert following.polls(WHAT) == (1, 0)
     await following.round()
-    assert [len(told) for told in (following.layers, following.racks, following.moves)] == [1, 1, 1]
+    assert [
+        len(told) for told in (following.told_of("throttle"), following.told_of("racks"), following.told_of("moves"))
+    ] == [1, 1, 1]
     cluster.moves = {}
     cluster.racks = {1: "b"}
     await following.round()
-    assert following.moves[1:] == [{}]
-    assert following.racks[1:] == [{1: "b", 2: None}]
+    assert following.told_of("moves")[1:] == [{}]
+    assert following.told_of("racks")[1:] == [{1: "b", 2: None}]
 
 
 @pytest.mark.parametrize("newest_configs", [1, 4])
@@ -106,7 +107,7 @@ async def test_malformed_list_leaves_the_old_ones_in_force_and_is_logged_once(
         await following.round(FAULT_INTERVAL_SECONDS)
     assert events(caplog) == ["kafka_throttle_list_refused"]
     assert fields(caplog, "kafka_throttle_list_refused")["peer"] == "orders"
-    assert following.polls == (5, 0)
+    assert following.polls(WHAT) == (5, 0)
     cluster.lists["orders"] = {}
     assert await following.round() == {f"payments.{LEADER_REPLICAS}": "*"}
     cluster.lists["orders"] = {LEADER_REPLICAS: wrong}
@@ -206,17 +207,17 @@ async def test_reading_the_lists_of_many_topics_does_not_hold_the_event_loop() -
 @pytest.mark.parametrize("part", [None, 1.0])
 async def test_nothing_is_asked_as_long_as_nobody_wants_it(part: float | None, cluster: ThrottleCluster) -> None:
     following = Following(cluster, part)
-    following.follower.start()
+    following.watch.start()
     if part is None:
         for _ in range(20):
             await asyncio.sleep(0)
-        following.follower.wants_changed()
+        following.watch.ask_now()
         for _ in range(20):
             await asyncio.sleep(0)
         assert [broker.connections for broker in cluster.brokers.values()] == [0, 0]
-        following.wants_facts = True
-        following.follower.wants_changed()
-    await until(lambda: following.polls[0] == 1)
+        following.wants_moves = True
+        following.watch.ask_now()
+    await until(lambda: following.polls(WHAT)[0] == 1)
     assert (WHAT, "failed") in following.stats.polls or part is None
     await following.close()
 
@@ -227,8 +228,8 @@ async def test_standing_rates_alone_ask_for_moves_and_racks_and_nothing_else(clu
     cluster.moves = {"orders": {0: ([1, 2], [2])}}
     following = Following(cluster, None)
     assert await following.round() == {}
-    assert following.racks == [{1: "a", 2: "b"}]
-    assert following.moves == [{"orders": {0: Move(frozenset({1, 2}), frozenset({2}))}}]
+    assert following.told_of("racks") == [{1: "a", 2: "b"}]
+    assert following.told_of("moves") == [{"orders": {0: Move(frozenset({1, 2}), frozenset({2}))}}]
     assert CONFIGS not in {*cluster.brokers[1].asked, *cluster.brokers[2].asked}
     assert following.stats.throttles_told_at is None  # Kafka's throttle is not followed
     await following.close()
