@@ -29,7 +29,7 @@ from weir.proxy.cluster.poll_metrics import poll_families
 from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.upstream_probe import UpstreamProbe
 from weir.proxy.cluster.view import Takers, Wants
-from weir.proxy.cluster.watch import ClusterWatch
+from weir.proxy.cluster.watch import watch_cluster
 from weir.proxy.cluster_facts import ClusterFacts
 from weir.proxy.config.address import Address
 from weir.proxy.config.admin_keys import AdminKeys
@@ -121,7 +121,7 @@ class Sidecar:
         self._probe = UpstreamProbe(upstreams, clock, self.polls, self._route_keys.with_brokers(upstreams))
         self._upstreams = UpstreamWatch(self.listeners, self._probe, self.log, clock)
         self._addresses = BrokerAddresses(self._learn_broker_addresses)
-        self._cluster = ClusterWatch(
+        self._cluster = watch_cluster(
             config,
             topic_names,
             RemovedReplicas([side.throttle for side in self.sides]),
@@ -416,7 +416,7 @@ class Sidecar:
             self.process.export,
             self.log,
             self._clock,
-            lambda: self._cluster.client.view.cluster_id,
+            lambda: self._cluster.view.cluster_id,
             self.limits.clients,
         )
         self._exporter.start()
@@ -424,10 +424,10 @@ class Sidecar:
         self.log.info("exporting", seconds=config.interval_seconds, directory=config.directory, topic=topic)
 
     def _brokers(self) -> frozenset[int]:
-        return frozenset(self._cluster.client.view.brokers) | {self.config.broker_id}
+        return frozenset(self._cluster.view.brokers) | {self.config.broker_id}
 
     def _broker_hosts(self) -> dict[int, str]:
-        return {broker_id: broker.host for broker_id, broker in self._cluster.client.view.brokers.items()}
+        return {broker_id: broker.host for broker_id, broker in self._cluster.view.brokers.items()}
 
     @property
     def connections(self) -> int:

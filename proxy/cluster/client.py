@@ -43,6 +43,9 @@ class Poll(Asked, Protocol):
     longest_retry: float
     """The longest time (seconds) after which it is asked for again, while no server answers."""
 
+    def due_now(self) -> None:
+        """Note that something else is wanted."""
+
     def not_told(self, client: ClusterClient) -> None:
         """Note that no server answered."""
 
@@ -124,6 +127,12 @@ class ClusterClient:
         """Look now for polls that are due."""
         self._wake.set()
 
+    def ask_now(self) -> None:
+        """Ask now, as other topics are throttled, or the brokers have become of interest."""
+        for poll in self._polls:
+            poll.due_now()
+        self.wake()
+
     async def close(self) -> None:
         """Stop asking. What was told stays in force."""
         if self._running is not None:
@@ -150,6 +159,12 @@ class ClusterClient:
     async def round(self) -> None:
         """Ask once for all that is due. What fails is logged, and asked for again later."""
         self._before_round()
+        await self.ask_servers()
+        if self._follower is not None and self.clock() >= self._follower.due_at(self):
+            await self._follower.ask(self)
+
+    async def ask_servers(self) -> None:
+        """Ask for the polls that are due. The follower calls it between its questions, as names may be waited for."""
         self._answered = False
         failure: NotAnswered | None = None
         is_asked = is_broken = False
@@ -178,8 +193,6 @@ class ClusterClient:
             self._outage.begin(self.connections.servers, str(failure))
         elif self._answered and not is_broken:
             self._outage.end(self.connections.server)
-        if self._follower is not None and self.clock() >= self._follower.due_at(self):
-            await self._follower.ask(self)
 
     async def question(self, what: str, ask: Callable[[Channel], Awaitable[_Answer]]) -> _Answer:
         """Ask one server after the other until one answers. Raises NotAnswered, or NotSupported."""

@@ -123,6 +123,7 @@ class ThrottlePoll:
         behind = self._wants.topics_behind() if followed.has_rates else frozenset[str]()
         due = sorted({*followed.topics, *self._next(count), *(behind & self._topics)})
         for start in range(0, len(due), LISTS_PER_QUESTION):
+            await client.ask_servers()
             some = due[start : start + LISTS_PER_QUESTION]
             lists, wrong_lists = await client.ask_broker(self._broker_id, partial(lists_of, topics=some))
             followed.take_lists(lists)

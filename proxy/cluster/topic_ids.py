@@ -48,6 +48,9 @@ class TopicIdPoll:
             self._names.learn(found)
             client.publish(replace(client.view, names_generation=self._names.generation))
 
+    def due_now(self) -> None:
+        """Do nothing: `names` says when what is wanted."""
+
     def not_told(self, client: ClusterClient) -> None:
         """Do nothing: nobody said that an id is unknown, so each is asked for again."""
 

@@ -31,59 +31,44 @@ EVENTS = Events(
 )
 
 
-class ClusterWatch:
-    """Polls the cluster from `start` to `close`. `clock` gives monotonic seconds.
+def watch_cluster(
+    config: Config,
+    names: TopicNames,
+    removed: RemovedReplicas,
+    wants: Wants,
+    takers: Takers,
+    log: EventLog,
+    stats: PollStats,
+    clock: Callable[[], float],
+) -> ClusterClient:
+    """Return what polls the cluster. `clock` gives monotonic seconds.
 
     With `[cluster]`, its servers are asked over aiokafka's connections, and all takers are told. Without it, the
     brokers of the routes are asked, and only for the names of topic ids and for replicas that lag.
     """
+    open_channel: Callable[[Address], Awaitable[Channel]] = PlainChannel.open
+    follower = None
+    if config.cluster is None:
+        events, takers = EVENTS_WITHOUT_CLUSTER, Takers(takers.names_generation)
+        topics, longest_retry = TopicPoll(wants, names, removed, clock), MAX_RETRY_SECONDS
+    else:
+        # imported here: aiokafka costs memory that most sidecars can save
+        from weir.proxy.cluster.follow import ThrottlePoll
+        from weir.proxy.cluster.kafka_channel import KafkaChannel
+        from weir.proxy.cluster.min_isr import MinIsrOfTopics
 
-    def __init__(
-        self,
-        config: Config,
-        names: TopicNames,
-        removed: RemovedReplicas,
-        wants: Wants,
-        takers: Takers,
-        log: EventLog,
-        stats: PollStats,
-        clock: Callable[[], float],
-    ) -> None:
-        open_channel: Callable[[Address], Awaitable[Channel]] = PlainChannel.open
-        follower = None
-        if config.cluster is None:
-            events, takers = EVENTS_WITHOUT_CLUSTER, Takers(takers.names_generation)
-            self._topics, longest_retry = TopicPoll(wants, names, removed, clock), MAX_RETRY_SECONDS
-        else:
-            # imported here: aiokafka costs memory that most sidecars can save
-            from weir.proxy.cluster.follow import ThrottlePoll
-            from weir.proxy.cluster.kafka_channel import KafkaChannel
-            from weir.proxy.cluster.min_isr import MinIsrOfTopics
-
-            events, longest_retry = EVENTS, config.cluster.poll_seconds
-            options = connection_options(config.cluster, strict=config.strict_tls)
-            open_channel = partial(KafkaChannel.open, options=options)
-            self._topics = TopicPoll(wants, names, removed, clock, longest_retry, MinIsrOfTopics(stats))
-            part = config.cluster.followed_part if config.cluster.follow_throttles else None
-            follower = ThrottlePoll(config.broker_id, part, wants, log, stats)
-        # ids first, as fetches use them already
-        polls: list[Poll] = [TopicIdPoll(names, longest_retry), self._topics]
-        servers = Connections(metadata_servers(config), open_channel)
-        self.client = ClusterClient(servers, polls, events, log, stats, clock, takers, follower, _untold(removed, log))
-        names.on_miss = self.client.wake
-
-    def start(self) -> None:
-        """Begin to poll."""
-        self.client.start()
-
-    def ask_now(self) -> None:
-        """Poll now, as other topics are throttled, or the brokers have become of interest."""
-        self._topics.due_now()
-        self.client.wake()
-
-    async def close(self) -> None:
-        """Stop polling."""
-        await self.client.close()
+        events, longest_retry = EVENTS, config.cluster.poll_seconds
+        options = connection_options(config.cluster, strict=config.strict_tls)
+        open_channel = partial(KafkaChannel.open, options=options)
+        topics = TopicPoll(wants, names, removed, clock, longest_retry, MinIsrOfTopics(stats))
+        part = config.cluster.followed_part if config.cluster.follow_throttles else None
+        follower = ThrottlePoll(config.broker_id, part, wants, log, stats)
+    # ids first, as fetches use them already
+    polls: list[Poll] = [TopicIdPoll(names, longest_retry), topics]
+    servers = Connections(metadata_servers(config), open_channel)
+    client = ClusterClient(servers, polls, events, log, stats, clock, takers, follower, _untold(removed, log))
+    names.on_miss = client.wake
+    return client
 
 
 def metadata_servers(config: Config) -> tuple[Address, ...]:

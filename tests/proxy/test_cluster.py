@@ -260,7 +260,7 @@ async def test_cluster_run_goes_on_when_what_takes_the_isr_raises(
     harness.take = take  # type: ignore[method-assign]
     async with harness.running(), asyncio.timeout(2):
         await until(lambda: bool(caplog.records))
-        harness.watch.ask_now()
+        harness.client.ask_now()
         await taken.wait()
     assert caplog.records[0].msg == "cluster_poll_not_taken"
 
@@ -269,7 +269,7 @@ async def test_cluster_run_polls_at_once_when_woken(harness: Watched) -> None:
     async with harness.running():
         await until(lambda: bool(harness.view.in_sync))
         harness.throttled = {"payments"}
-        harness.watch.ask_now()  # the clock stands still: the next one by itself is never due
+        harness.client.ask_now()  # the clock stands still: the next one by itself is never due
         await until(lambda: harness.told_of("in_sync")[-1] == {(b"payments", 0): frozenset({1, 3})})
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.fakes.throttle_cluster import (
     CONFIGS,
+    METADATA,
     UNKNOWN_TOPIC,
     ThrottleCluster,
     throttle_cluster_aside,
@@ -189,6 +190,22 @@ async def test_list_of_a_topic_whose_replicas_are_behind_is_read_in_each_round_w
     del cluster.lists[topics[-1]]
 
 
+async def test_servers_are_asked_between_the_questions_for_many_lists(
+    cluster: ThrottleCluster, following: Following
+) -> None:
+    """A fetch may wait for the name of its topic."""
+    cluster.lists = {f"topic-{number:04}": {} for number in range(3 * follow.LISTS_PER_QUESTION)}
+    await following.round()
+    cluster.rates = {1: {LEADER_RATE: "1000"}}
+    cluster.forget_asked()
+    following.throttled = {"orders"}
+    following.client.ask_now()
+    await following.round()
+    asked = [*cluster.brokers[2].asked, *cluster.brokers[1].asked]
+    assert asked.count(METADATA) == 2  # for all topics, as the rate has changed, and for the throttled one
+    assert following.polls("topics") == (1, 0)
+
+
 async def test_reading_the_lists_of_many_topics_does_not_hold_the_event_loop() -> None:
     topics: dict[str, dict[str, str | None]] = {f"topic-{number:05}": {} for number in range(10_000)}
     topics |= {f"topic-{number:05}": dict(LISTS) for number in range(0, 10_000, 100)}
@@ -207,16 +224,16 @@ async def test_reading_the_lists_of_many_topics_does_not_hold_the_event_loop() -
 @pytest.mark.parametrize("part", [None, 1.0])
 async def test_nothing_is_asked_as_long_as_nobody_wants_it(part: float | None, cluster: ThrottleCluster) -> None:
     following = Following(cluster, part)
-    following.watch.start()
+    following.client.start()
     if part is None:
         for _ in range(20):
             await asyncio.sleep(0)
-        following.watch.ask_now()
+        following.client.ask_now()
         for _ in range(20):
             await asyncio.sleep(0)
         assert [broker.connections for broker in cluster.brokers.values()] == [0, 0]
         following.wants_moves = True
-        following.watch.ask_now()
+        following.client.ask_now()
     await until(lambda: following.polls(WHAT)[0] == 1)
     assert (WHAT, "failed") in following.stats.polls or part is None
     await following.close()

@@ -254,7 +254,7 @@ async def test_following_ends_in_every_state(state: str, cluster: ThrottleCluste
     elif state == "asking":
         cluster.brokers[1].silent = {CONFIGS}
     if state != "never started":
-        following.watch.start()
+        following.client.start()
         await asyncio.sleep(0)
     if state == "connecting":
         await until(lambda: cluster.brokers[2].connections == 1)
@@ -264,7 +264,7 @@ async def test_following_ends_in_every_state(state: str, cluster: ThrottleCluste
         await until(lambda: following.polls(WHAT)[0] == 1)
     told = len(following.told_of("throttle"))
     async with asyncio.timeout(DEADLINE_SECONDS):
-        await following.watch.close()
-        await following.watch.close()
+        await following.client.close()
+        await following.client.close()
     assert len(following.told_of("throttle")) == told  # what is in force stays
     await until(lambda: not any(broker.writers for broker in cluster.brokers.values()))

@@ -97,7 +97,7 @@ async def test_resolver_asks_at_once_when_other_topics_are_throttled(
     async with watched.running():
         await until(lambda: watched.changes == 1)
         watched.throttled = {"payments"}
-        watched.watch.ask_now()
+        watched.client.ask_now()
         await until(lambda: watched.changes == 2)  # the clock stands still: no poll is due
         assert [question.names for question in naming_broker.asked] == [["orders"], ["payments"]]
 
@@ -107,7 +107,7 @@ async def test_resolver_woken_while_it_asks_asks_again(naming_broker: MetadataBr
     async with watched.running():
         await until(lambda: len(naming_broker.asked) == 1)
         watched.throttled = {"payments"}
-        watched.watch.ask_now()
+        watched.client.ask_now()
         naming_broker.released.set()
         await until(lambda: watched.changes == 2)
 

@@ -171,5 +171,5 @@ async def test_resolver_survives_a_bug_in_what_it_calls(
         await until(lambda: events(caplog) == ["cluster_poll_not_taken"])
         watched.throttled = {"orders"}
         watched.clock.move(FIRST_RETRY_SECONDS)
-        watched.watch.ask_now()
+        watched.client.ask_now()
         await until(lambda: watched.changes == 1)

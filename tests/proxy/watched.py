@@ -13,7 +13,7 @@ from tests.fakes.clock import MovedClock
 from tests.fakes.throttle_cluster import ThrottleCluster
 from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.view import ClusterView, Takers, Wants
-from weir.proxy.cluster.watch import ClusterWatch
+from weir.proxy.cluster.watch import watch_cluster
 from weir.proxy.config.address import Address
 from weir.proxy.config.load import parse_config
 from weir.proxy.log import EventLog
@@ -54,7 +54,7 @@ class Watched:
         if cluster is not None:
             bootstrap = ",".join(map(str, servers))
             text += f'[cluster]\nbootstrap_servers = "{bootstrap}"\npoll_seconds = {poll_seconds}\n{cluster}'
-        self.watch = ClusterWatch(
+        self.client = watch_cluster(
             parse_config(text),
             self.names,
             RemovedReplicas([self.throttle]),
@@ -64,8 +64,7 @@ class Watched:
             self.stats,
             self.clock,
         )
-        self.watch._topics._poll_seconds = poll_seconds
-        self.client = self.watch.client
+        self.client._polls[1]._poll_seconds = poll_seconds  # type: ignore[attr-defined]
 
     @property
     def view(self) -> ClusterView:
@@ -107,17 +106,17 @@ class Watched:
     async def poll(self) -> None:
         """Have a round in which topics are asked for, however soon after one that failed."""
         self.client._retry_seconds = 0.0
-        self.watch.ask_now()
+        self.client.ask_now()
         await self.client.round()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        self.watch.start()
+        self.client.start()
         yield
         await self.close()
 
     async def close(self) -> None:
-        await self.watch.close()
+        await self.client.close()
         await asyncio.sleep(0)
 
     def _taker(self, name: str) -> Callable[[Any], None]:
