@@ -63,6 +63,15 @@ async def test_cluster_tells_nothing_again_that_stays_but_where_brokers_are(
     assert len(naming_broker.asked) == 3
 
 
+async def test_cluster_whose_broker_knows_no_brokers_yet_leaves_those_that_are_known(
+    naming_broker: MetadataBroker, watched: Watched
+) -> None:
+    await watched.asked_at(0)
+    naming_broker.knows_brokers = False
+    await watched.asked_at(5)
+    assert (list(watched.view.brokers), watched.view.racks) == ([1], {1: None})
+
+
 async def test_cluster_an_id_is_asked_for_at_once_on_the_same_connection(
     naming_broker: MetadataBroker, watched: Watched
 ) -> None:
