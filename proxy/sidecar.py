@@ -53,8 +53,7 @@ from weir.proxy.relay.stats import RelayStats
 from weir.proxy.shares.exchange import Exchange
 from weir.proxy.shares.follower_quotas import FollowerQuotas
 from weir.proxy.shares.metrics import share_families
-from weir.proxy.throttle.by_hand import is_set_by_hand
-from weir.proxy.throttle.table import LayeredThrottle
+from weir.proxy.throttle.table import LayeredThrottle, sides_by_hand
 from weir.proxy.tls.live_keys import KeyWatch
 from weir.proxy.tls.stats import TlsStats
 from weir.proxy.upstream_watch import UpstreamWatch
@@ -374,10 +373,13 @@ class Sidecar:
                         link.use_gate()
 
     def _apply_throttle(self, table: ThrottleTable) -> None:
+        followers = self._follower_quotas.followers
+        settings = [throttle_settings(self.config, table, side.throttle.side, followers) for side in self.sides]
+        for side, of_side in zip(self.sides, settings, strict=True):
+            side.throttle.configure(of_side)
+        by_hand = sides_by_hand(self.throttle.effective)
         for side in self.sides:
-            followers = self._follower_quotas.followers
-            side.throttle.configure(throttle_settings(self.config, table, side.throttle.side, followers))
-            side.note_set_by_hand(is_set_by_hand(self.throttle.effective, side.throttle.side))
+            side.note_set_by_hand(side.throttle.side in by_hand)
         self._facts.replan_held()
         self._tell_capture()
         self._cluster.ask_now()
