@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from weir.proxy.cluster.channel import Channel
 from weir.proxy.cluster.connections import Connections, NotAnswered
@@ -25,23 +24,21 @@ MAX_IDLE_RETRY_SECONDS = 60.0  # while nobody waits: the servers may speak TLS, 
 _SHORTEST_PAUSE_SECONDS = 0.05  # between rounds that nobody asked for with `wake`
 
 
-class Asked(Protocol):
+class Poll:
     """Something that the cluster is asked for again and again."""
-
-    def due_at(self, client: ClusterClient) -> float:
-        """Return when to ask next (clock seconds); inf: not by itself."""
-
-    async def ask(self, client: ClusterClient) -> None:
-        """Ask, and publish the answer."""
-
-
-class Poll(Asked, Protocol):
-    """What any server can tell. `ask` raises NotAnswered where none does."""
 
     what: str
     """Its name in metrics and in the log."""
-    longest_retry: float
+    longest_retry = MAX_IDLE_RETRY_SECONDS
     """The longest time (seconds) after which it is asked for again, while no server answers."""
+
+    def due_at(self, client: ClusterClient) -> float:
+        """Return when to ask next (clock seconds); inf: not by itself."""
+        raise NotImplementedError
+
+    async def ask(self, client: ClusterClient) -> None:
+        """Ask, and publish the answer. Raises NotAnswered where no server answers."""
+        raise NotImplementedError
 
     def due_now(self) -> None:
         """Note that something else is wanted."""
@@ -92,22 +89,22 @@ class ClusterClient:
         polls: Sequence[Poll],
         events: Events,
         log: EventLog,
-        stats: PollStats | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        takers: Takers | None = None,
-        follower: Asked | None = None,
-        before_round: Callable[[], None] = lambda: None,
+        stats: PollStats,
+        clock: Callable[[], float],
+        takers: Takers,
+        follower: Poll | None,
+        before_round: Callable[[], None],
     ) -> None:
         self.view = NOTHING
         self.connections = connections
         self.log = log
-        self.stats = PollStats() if stats is None else stats
+        self.stats = stats
         self.clock = clock
         self.has_topic_ids = True
         """Whether the server that answered last has topic ids."""
         self._polls = polls
         self._follower = follower
-        self._takers: dict[str, Callable[[Any], None]] = {} if takers is None else takers._asdict()
+        self._takers: dict[str, Callable[[Any], None]] = takers._asdict()
         self._taken = {name: getattr(self.view, name) for name in self._takers}
         self._outage = Outage(events, log)
         self._before_round = before_round

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final
 
 from weir.proxy.cluster.channel import NotSupported
-from weir.proxy.cluster.client import ClusterClient, Events, Outage
+from weir.proxy.cluster.client import ClusterClient, Events, Outage, Poll
 from weir.proxy.cluster.connections import NotAnswered
 from weir.proxy.cluster.kafka_throttle import lists_of, moves_of, rates_of
 from weir.proxy.cluster.metadata import every_topic
@@ -44,7 +44,7 @@ _EVENTS: Final = Events(
 )
 
 
-class ThrottlePoll:
+class ThrottlePoll(Poll):
     """Reads what throttles need beside broker `broker_id`. While brokers do not answer, what was read last stays.
 
     `part` of the rates of Kafka's throttle is followed; None follows none of it.

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from weir.proxy.cluster.channel import NoTopicIds
-from weir.proxy.cluster.client import MAX_RETRY_SECONDS, ClusterClient
+from weir.proxy.cluster.client import MAX_RETRY_SECONDS, ClusterClient, Poll
 from weir.proxy.cluster.metadata import names_of_ids
 from weir.quota.topic_names import TopicNames, printed_id
 
@@ -18,7 +18,7 @@ IDS_PER_QUESTION = 1000
 _MOST_SHOWN = 5  # the most ids in one log line
 
 
-class TopicIdPoll:
+class TopicIdPoll(Poll):
     """Asks for the names of the ids that `names` wants, as soon as it wants one."""
 
     what = "topic_ids"
@@ -32,7 +32,10 @@ class TopicIdPoll:
         return self._names.next_wanted_at()
 
     async def ask(self, client: ClusterClient) -> None:
-        """Ask for the ids wanted now. Those that the cluster does not know are asked for again later."""
+        """Ask for the ids wanted now. Those that the cluster does not know are asked for again later.
+
+        Where no server answers, nobody said that an id is unknown, so each stays wanted.
+        """
         wanted = self._names.wanted()
         for start in range(0, len(wanted), IDS_PER_QUESTION):
             topic_ids = wanted[start : start + IDS_PER_QUESTION]
@@ -47,12 +50,6 @@ class TopicIdPoll:
             self._unknown(client, missing, "the cluster does not know it")
             self._names.learn(found)
             client.publish(replace(client.view, names_generation=self._names.generation))
-
-    def due_now(self) -> None:
-        """Do nothing: `names` says when what is wanted."""
-
-    def not_told(self, client: ClusterClient) -> None:
-        """Do nothing: nobody said that an id is unknown, so each is asked for again."""
 
     def _unknown(self, client: ClusterClient, topic_ids: Collection[bytes], reason: str) -> None:
         if topic_ids:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 from weir.proxy.cluster.channel import NoTopicIds
-from weir.proxy.cluster.client import MAX_IDLE_RETRY_SECONDS, ClusterClient
+from weir.proxy.cluster.client import MAX_IDLE_RETRY_SECONDS, ClusterClient, Poll
 from weir.proxy.cluster.metadata import describe
 from weir.proxy.cluster.view import NOTHING, ClusterView, InSyncReplicas, Partitions, Topic, Wants
 from weir.quota.removed_replicas import RemovedReplicas
@@ -21,19 +20,15 @@ DEFAULT_POLL_SECONDS = 5.0  # the default of [cluster] poll_seconds
 _PARTITIONS_PER_SLICE = 1_000  # taken in within about 0.5 ms
 _TOPICS_PER_SLICE = 5_000  # encoded in about 1 ms
 
-
-class MinIsr(Protocol):
-    """What knows `min.insync.replicas`."""
-
-    async def learn(self, client: ClusterClient, topics: Collection[bytes]) -> None:
-        """Ask for these topics where it is time to, and publish what was told."""
+LearnMinIsr = Callable[[ClusterClient, Collection[bytes]], Awaitable[None]]
+"""Publishes `min.insync.replicas` of these topics, where it is time to ask for it."""
 
 
-class TopicPoll:
+class TopicPoll(Poll):
     """Asks for throttled topics, and those with replicas that look as if they were removed, every `poll_seconds`.
 
-    Ids go to `names`, assignments to `removed`. With `min_isr` (so with `[cluster]`) it also publishes who is in sync;
-    without it, a cluster without topic ids is asked again only when a broker is known to have them.
+    Ids go to `names`, assignments to `removed`. With `learn_min_isr`, as with `[cluster]`, it also publishes who is in
+    sync. Without it, a cluster without topic ids is asked again only when a broker is known to have them.
     """
 
     what = "topics"
@@ -45,16 +40,16 @@ class TopicPoll:
         removed: RemovedReplicas,
         clock: Callable[[], float],
         poll_seconds: float = DEFAULT_POLL_SECONDS,
-        min_isr: MinIsr | None = None,
+        learn_min_isr: LearnMinIsr | None = None,
     ) -> None:
         self._wants = wants
         self._names = names
         self._removed = removed
         self._clock = clock
         self._poll_seconds = poll_seconds
-        self._min_isr = min_isr
+        self._learn_min_isr = learn_min_isr
         self._at = clock()
-        self.longest_retry = MAX_IDLE_RETRY_SECONDS if min_isr is None else min(poll_seconds, MAX_IDLE_RETRY_SECONDS)
+        self.longest_retry = MAX_IDLE_RETRY_SECONDS if learn_min_isr is None else poll_seconds
 
     def due_now(self) -> None:
         """Make it due in the next round."""
@@ -62,7 +57,7 @@ class TopicPoll:
 
     def due_at(self, client: ClusterClient) -> float:
         """Return when to ask next (clock seconds)."""
-        return self._at if client.has_topic_ids or self._min_isr is not None else math.inf
+        return self._at if client.has_topic_ids or self._learn_min_isr is not None else math.inf
 
     async def ask(self, client: ClusterClient) -> None:
         """Ask for what is wanted, publish it, and forget the lag of replicas that no longer follow."""
@@ -70,7 +65,7 @@ class TopicPoll:
         throttled = await _encoded(self._wants.throttled_topics())
         for _ in self._removed.check():
             await asyncio.sleep(0)
-        described = {*self._removed.topics, *(throttled if self._min_isr is not None else ())}
+        described = {*self._removed.topics, *(throttled if self._learn_min_isr is not None else ())}
         topics: dict[bytes, Topic] = {}
         try:
             for names in _shares(throttled, self._removed.topics, at_least_one=self._wants.brokers()):
@@ -83,14 +78,14 @@ class TopicPoll:
             return
         client.stats.told_at = self._clock()
         in_sync = client.view.in_sync
-        if self._min_isr is not None:
+        if self._learn_min_isr is not None:
             in_sync = await in_sync_of(topics, throttled, in_sync)
         self._names.learn({topics[name].topic_id: name for name in throttled if name in topics})
         names_generation = self._names.generation
         client.publish(replace(client.view, topics=topics, in_sync=in_sync, names_generation=names_generation))
         await self._forget_removed(client)
-        if self._min_isr is not None:
-            await self._min_isr.learn(client, throttled)
+        if self._learn_min_isr is not None:
+            await self._learn_min_isr(client, throttled)
             client.publish(replace(client.view, under_min_isr=await _under_min_isr(client.view)))
 
     def not_told(self, client: ClusterClient) -> None:

@@ -60,7 +60,7 @@ def watch_cluster(
         events, longest_retry = EVENTS, config.cluster.poll_seconds
         options = connection_options(config.cluster, strict=config.strict_tls)
         open_channel = partial(KafkaChannel.open, options=options)
-        topics = TopicPoll(wants, names, removed, clock, longest_retry, MinIsrOfTopics(stats))
+        topics = TopicPoll(wants, names, removed, clock, longest_retry, MinIsrOfTopics(stats).learn)
         part = config.cluster.followed_part if config.cluster.follow_throttles else None
         follower = ThrottlePoll(config.broker_id, part, wants, log, stats)
     # ids first, as fetches use them already
