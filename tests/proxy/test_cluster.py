@@ -32,63 +32,63 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 @pytest_asyncio.fixture
-async def harness(broker: Broker) -> AsyncIterator[Watched]:
-    harness = Watched(Address("127.0.0.1", broker.port), cluster="", poll_seconds=5.0)
-    yield harness
-    await harness.close()
+async def watched(broker: Broker) -> AsyncIterator[Watched]:
+    watched = Watched(Address("127.0.0.1", broker.port), cluster="", poll_seconds=5.0)
+    yield watched
+    await watched.close()
 
 
 ORDERS_IN_SYNC = {(b"orders", 0): frozenset({1, 2}), (b"orders", 1): frozenset({1})}
 
 
-async def test_cluster_poll_publishes_the_isr_of_throttled_topics(broker: Broker, harness: Watched) -> None:
-    await harness.poll()
-    assert harness.told_of("in_sync") == [ORDERS_IN_SYNC]
-    assert harness.polls("topics") == (1, 0)
+async def test_cluster_poll_publishes_the_isr_of_throttled_topics(broker: Broker, watched: Watched) -> None:
+    await watched.poll()
+    assert watched.told_of("in_sync") == [ORDERS_IN_SYNC]
+    assert watched.polls("topics") == (1, 0)
 
 
 @pytest.mark.parametrize("newest", [1, 5])
-async def test_cluster_poll_publishes_the_brokers_hosts(newest: int, broker: Broker, harness: Watched) -> None:
+async def test_cluster_poll_publishes_the_brokers_hosts(newest: int, broker: Broker, watched: Watched) -> None:
     broker.newest_metadata = newest
-    await harness.poll()
-    assert [broker.host for broker in harness.view.brokers.values()] == ["127.0.0.1"]
-    assert harness.told_of("in_sync")[-1]
+    await watched.poll()
+    assert [broker.host for broker in watched.view.brokers.values()] == ["127.0.0.1"]
+    assert watched.told_of("in_sync")[-1]
 
 
-async def test_cluster_poll_names_throttled_topics_only_and_creates_none(broker: Broker, harness: Watched) -> None:
-    harness.throttled = {"orders", "gone"}
-    await harness.poll()
+async def test_cluster_poll_names_throttled_topics_only_and_creates_none(broker: Broker, watched: Watched) -> None:
+    watched.throttled = {"orders", "gone"}
+    await watched.poll()
     assert broker.asked == [["gone", "orders"]]
     assert broker.may_create[-1] is False
-    assert harness.told_of("in_sync") == [ORDERS_IN_SYNC]
+    assert watched.told_of("in_sync") == [ORDERS_IN_SYNC]
 
 
-async def test_cluster_poll_of_an_old_broker_names_no_topic(broker: Broker, harness: Watched) -> None:
+async def test_cluster_poll_of_an_old_broker_names_no_topic(broker: Broker, watched: Watched) -> None:
     """Before Metadata v4 a name that is not there is created."""
     broker.newest_metadata = 1
-    await harness.poll()
+    await watched.poll()
     assert broker.asked == [None]
-    assert harness.told_of("in_sync") == [ORDERS_IN_SYNC]
+    assert watched.told_of("in_sync") == [ORDERS_IN_SYNC]
 
 
-async def test_cluster_poll_again_uses_the_same_connection(broker: Broker, harness: Watched) -> None:
-    await harness.poll()
-    await harness.poll()
+async def test_cluster_poll_again_uses_the_same_connection(broker: Broker, watched: Watched) -> None:
+    await watched.poll()
+    await watched.poll()
     assert broker.asked == [["orders"], ["orders"]]
 
 
-async def test_cluster_poll_without_throttled_topics_asks_nothing(broker: Broker, harness: Watched) -> None:
-    harness.throttled = set()
-    await harness.poll()
+async def test_cluster_poll_without_throttled_topics_asks_nothing(broker: Broker, watched: Watched) -> None:
+    watched.throttled = set()
+    await watched.poll()
     assert broker.asked == []
-    assert harness.told == []
+    assert watched.told == []
 
 
-async def test_cluster_partition_with_an_error_is_not_known(broker: Broker, harness: Watched) -> None:
-    await harness.poll()
+async def test_cluster_partition_with_an_error_is_not_known(broker: Broker, watched: Watched) -> None:
+    await watched.poll()
     broker.partition_error = 5
-    await harness.poll()
-    assert harness.told_of("in_sync") == [ORDERS_IN_SYNC, {}]
+    await watched.poll()
+    assert watched.told_of("in_sync") == [ORDERS_IN_SYNC, {}]
 
 
 @pytest.mark.parametrize("topic_count", [1, 200])
@@ -111,45 +111,45 @@ async def test_cluster_of_20000_partitions_never_holds_the_loop_for_long(topic_c
 
 
 async def test_cluster_that_fails_publishes_nothing_known_and_is_asked_again(
-    broker: Broker, harness: Watched, caplog: pytest.LogCaptureFixture
+    broker: Broker, watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "weir")
-    await harness.poll()
+    await watched.poll()
     broker.broken = True
-    await harness.poll()
-    await harness.poll()
-    assert harness.told_of("in_sync") == [ORDERS_IN_SYNC, {}]
-    assert harness.polls("topics") == (1, 2)
+    await watched.poll()
+    await watched.poll()
+    assert watched.told_of("in_sync") == [ORDERS_IN_SYNC, {}]
+    assert watched.polls("topics") == (1, 2)
     assert [record.msg for record in caplog.records if record.name == "weir"] == ["cluster_poll_failed"]
     broker.broken = False
-    await harness.poll()
-    assert harness.told_of("in_sync")[-1] == ORDERS_IN_SYNC
+    await watched.poll()
+    assert watched.told_of("in_sync")[-1] == ORDERS_IN_SYNC
     assert caplog.records[-1].msg == "cluster_poll_recovered"
 
 
 async def test_cluster_that_does_not_answer_is_asked_again_on_a_new_connection(
-    broker: Broker, harness: Watched, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the old one the answer might come late, to another question."""
     monkeypatch.setattr(connections, "QUESTION_TIMEOUT_SECONDS", 0.5)
-    await harness.poll()
+    await watched.poll()
     broker.silent = True
-    await harness.poll()
-    assert harness.polls("topics") == (1, 1)
+    await watched.poll()
+    assert watched.polls("topics") == (1, 1)
     broker.silent = False
-    await harness.poll()
-    assert harness.polls("topics") == (2, 1)
+    await watched.poll()
+    assert watched.polls("topics") == (2, 1)
     assert broker.connections == 2
 
 
 async def test_cluster_with_no_server_there_fails_and_says_which(
-    broker: Broker, harness: Watched, caplog: pytest.LogCaptureFixture
+    broker: Broker, watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert broker.server is not None
     broker.server.close()
     await broker.server.wait_closed()
-    await harness.poll()
-    assert harness.polls("topics") == (0, 1)
+    await watched.poll()
+    assert watched.polls("topics") == (0, 1)
     failure = next(record for record in caplog.records if record.msg == "cluster_poll_failed")
     assert f"127.0.0.1:{broker.port}" in str(failure.__dict__["weir_fields"]["error"])
 
@@ -158,37 +158,37 @@ ONE_IN_SYNC = frozenset({(b"orders", 1)})
 
 
 async def test_cluster_poll_publishes_the_partitions_under_their_min_isr(
-    broker: Broker, harness: Watched, caplog: pytest.LogCaptureFixture
+    broker: Broker, watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
-    harness.throttled = {"orders", "payments", "gone"}
-    await harness.poll()
+    watched.throttled = {"orders", "payments", "gone"}
+    await watched.poll()
     assert broker.configs_asked == [["gone", "orders", "payments"]]
-    assert harness.told_of("under_min_isr") == [ONE_IN_SYNC]
+    assert watched.told_of("under_min_isr") == [ONE_IN_SYNC]
     broker.min_isr["orders"] = "3"
-    harness.throttled = {"orders"}  # other topics are throttled: asked for at once
-    await harness.poll()
-    assert harness.told_of("under_min_isr")[-1] == {(b"orders", 0), (b"orders", 1)}
+    watched.throttled = {"orders"}  # other topics are throttled: asked for at once
+    await watched.poll()
+    assert watched.told_of("under_min_isr")[-1] == {(b"orders", 0), (b"orders", 1)}
     assert caplog.records == []  # that a throttled topic is not there is no fault
 
 
-async def test_cluster_min_isr_is_asked_for_again_after_a_while(broker: Broker, harness: Watched) -> None:
+async def test_cluster_min_isr_is_asked_for_again_after_a_while(broker: Broker, watched: Watched) -> None:
     for seconds in (0, REFRESH_SECONDS - 1, REFRESH_SECONDS, 2 * REFRESH_SECONDS - 1):
-        harness.clock.now = seconds
-        await harness.poll()
+        watched.clock.now = seconds
+        await watched.poll()
         broker.min_isr["orders"] = "1"
     assert len(broker.configs_asked) == 2
-    assert harness.told_of("under_min_isr") == [ONE_IN_SYNC, frozenset()]
+    assert watched.told_of("under_min_isr") == [ONE_IN_SYNC, frozenset()]
 
 
 async def test_cluster_min_isr_of_many_topics_is_asked_for_in_several_questions(
-    broker: Broker, harness: Watched, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(min_isr, "TOPICS_PER_QUESTION", 2)
-    harness.throttled = {"a", "b", "orders", "payments", "z"}
+    watched.throttled = {"a", "b", "orders", "payments", "z"}
     broker.min_isr["payments"] = "3"
-    await harness.poll()
+    await watched.poll()
     assert broker.configs_asked == [["a", "b"], ["orders", "payments"], ["z"]]
-    assert harness.told_of("under_min_isr") == [ONE_IN_SYNC | {(b"payments", 0)}]
+    assert watched.told_of("under_min_isr") == [ONE_IN_SYNC | {(b"payments", 0)}]
 
 
 @pytest.mark.parametrize(
@@ -199,16 +199,16 @@ async def test_cluster_min_isr_of_many_topics_is_asked_for_in_several_questions(
     ],
 )
 async def test_cluster_that_refuses_min_isr_still_tells_the_isr_and_is_warned_of_once(
-    broker: Broker, harness: Watched, caplog: pytest.LogCaptureFixture, refusing: dict[str, Any], said: str
+    broker: Broker, watched: Watched, caplog: pytest.LogCaptureFixture, refusing: dict[str, Any], said: str
 ) -> None:
     for name, value in refusing.items():
         setattr(broker, name, value)
     for seconds in (0, 5, REFRESH_SECONDS):
-        harness.clock.now = seconds
-        await harness.poll()
-    assert harness.told_of("in_sync") == [ORDERS_IN_SYNC]
-    assert harness.view.under_min_isr == frozenset()
-    assert harness.polls("topics") == (3, 0)
+        watched.clock.now = seconds
+        await watched.poll()
+    assert watched.told_of("in_sync") == [ORDERS_IN_SYNC]
+    assert watched.view.under_min_isr == frozenset()
+    assert watched.polls("topics") == (3, 0)
     assert broker.connections == 1
     (warned,) = (record for record in caplog.records if record.name == "weir")
     assert (warned.msg, str(warned.__dict__["weir_fields"]["error"])) == ("min_isr_refused", said)
@@ -217,37 +217,37 @@ async def test_cluster_that_refuses_min_isr_still_tells_the_isr_and_is_warned_of
 @pytest.mark.parametrize("fault", ["configs_silent", "configs_garbage"])
 async def test_cluster_whose_min_isr_is_not_answered_tells_the_isr_and_keeps_what_was_known(
     broker: Broker,
-    harness: Watched,
+    watched: Watched,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     fault: str,
 ) -> None:
     monkeypatch.setattr(connections, "QUESTION_TIMEOUT_SECONDS", 0.5)
-    await harness.poll()
+    await watched.poll()
     setattr(broker, fault, True)
     for seconds in (REFRESH_SECONDS, REFRESH_SECONDS + RETRY_SECONDS - 1):
-        harness.clock.now = seconds
-        await harness.poll()
-    assert harness.view.in_sync == ORDERS_IN_SYNC
-    assert harness.view.under_min_isr == ONE_IN_SYNC
+        watched.clock.now = seconds
+        await watched.poll()
+    assert watched.view.in_sync == ORDERS_IN_SYNC
+    assert watched.view.under_min_isr == ONE_IN_SYNC
     assert len(broker.configs_asked) == 2
     assert [record.msg for record in caplog.records if record.name == "weir"] == ["min_isr_not_answered"]
     setattr(broker, fault, False)
     broker.min_isr["orders"] = "1"
-    harness.clock.now = REFRESH_SECONDS + RETRY_SECONDS
-    await harness.poll()
-    assert harness.told_of("under_min_isr")[-1] == frozenset()
+    watched.clock.now = REFRESH_SECONDS + RETRY_SECONDS
+    await watched.poll()
+    assert watched.told_of("under_min_isr")[-1] == frozenset()
 
 
-async def test_cluster_that_fails_leaves_no_partition_under_min_isr(broker: Broker, harness: Watched) -> None:
-    await harness.poll()
+async def test_cluster_that_fails_leaves_no_partition_under_min_isr(broker: Broker, watched: Watched) -> None:
+    await watched.poll()
     broker.broken = True
-    await harness.poll()
-    assert harness.told_of("under_min_isr") == [ONE_IN_SYNC, frozenset()]
+    await watched.poll()
+    assert watched.told_of("under_min_isr") == [ONE_IN_SYNC, frozenset()]
 
 
 async def test_cluster_run_goes_on_when_what_takes_the_isr_raises(
-    harness: Watched, caplog: pytest.LogCaptureFixture
+    watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     taken = asyncio.Event()
 
@@ -257,31 +257,31 @@ async def test_cluster_run_goes_on_when_what_takes_the_isr_raises(
         if name == "in_sync":
             taken.set()
 
-    harness.take = take  # type: ignore[method-assign]
-    async with harness.running(), asyncio.timeout(2):
+    watched.take = take  # type: ignore[method-assign]
+    async with watched.running(), asyncio.timeout(2):
         await until(lambda: bool(caplog.records))
-        harness.client.ask_now()
+        watched.client.ask_now()
         await taken.wait()
     assert caplog.records[0].msg == "cluster_poll_not_taken"
 
 
-async def test_cluster_run_polls_at_once_when_woken(harness: Watched) -> None:
-    async with harness.running():
-        await until(lambda: bool(harness.view.in_sync))
-        harness.throttled = {"payments"}
-        harness.client.ask_now()  # the clock stands still: the next one by itself is never due
-        await until(lambda: harness.told_of("in_sync")[-1] == {(b"payments", 0): frozenset({1, 3})})
+async def test_cluster_run_polls_at_once_when_woken(watched: Watched) -> None:
+    async with watched.running():
+        await until(lambda: bool(watched.view.in_sync))
+        watched.throttled = {"payments"}
+        watched.client.ask_now()  # the clock stands still: the next one by itself is never due
+        await until(lambda: watched.told_of("in_sync")[-1] == {(b"payments", 0): frozenset({1, 3})})
 
 
 @pytest.mark.parametrize("newest_metadata", [1, 5])
 async def test_replicas_that_lag_are_asked_for_too_where_brokers_have_no_topic_ids(
-    broker: Broker, harness: Watched, newest_metadata: int, caplog: pytest.LogCaptureFixture
+    broker: Broker, watched: Watched, newest_metadata: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Broker 2 follows `orders`, broker 9 nothing; `deleted` is not there any more."""
     caplog.set_level(logging.INFO, "weir")
     broker.newest_metadata = newest_metadata
-    harness.throttled = {"payments"}
-    throttle = harness.throttle
+    watched.throttled = {"payments"}
+    throttle = watched.throttle
     throttle.brokers.learn([2, 9])
     asker = throttle.lag.asker()
     asker.fetched(0.0)
@@ -289,9 +289,9 @@ async def test_replicas_that_lag_are_asked_for_too_where_brokers_have_no_topic_i
         asker.topic(replica, topic).update(0, 10, 10, 0.0)
     asker.close()
     for _ in range(6):
-        harness.clock.move(5.0)
-        await harness.poll()
+        watched.clock.move(5.0)
+        await watched.poll()
     assert [(row.replica, row.topic, row.lag_seconds) for row in throttle.lag.rows()] == [(2, b"orders", 0)]
-    assert harness.told_of("in_sync")[-1] == {(b"payments", 0): frozenset({1, 3})}
+    assert watched.told_of("in_sync")[-1] == {(b"payments", 0): frozenset({1, 3})}
     assert broker.asked[-1] == (["orders", "payments"] if newest_metadata == 5 else None)
     assert [record.msg for record in caplog.records if record.name == "weir"] == ["replicas_not_assigned"]
