@@ -86,7 +86,8 @@ class TopicPoll(Poll):
         await self._forget_removed(client)
         if self._learn_min_isr is not None:
             await self._learn_min_isr(client, throttled)
-            client.publish(replace(client.view, under_min_isr=await _under_min_isr(client.view)))
+            under_min_isr = await _under_min_isr(client.view)
+            client.publish(replace(client.view, under_min_isr=under_min_isr))
 
     def not_told(self, client: ClusterClient) -> None:
         """Forget topics and who is in sync: a replica that has left the ISR since would pass unthrottled.
