@@ -128,21 +128,13 @@ def encode_metadata_request(
     return _framed(header + NO_TAGS + topics + b"\x00" + flags + NO_TAGS)
 
 
-def decode_metadata(frame: bytes, version: int, correlation_id: int) -> Iterator[MetadataTopic]:
-    """Read a Metadata response (v10 to v12) topic by topic, as it may be large.
-
-    Raises CorrelationMismatch, and MalformedFrame as late as the fault is reached, perhaps after some topics.
-    """
-    _, topics = decode_cluster(frame, version, correlation_id, ())
-    return (topic for topic in topics if isinstance(topic, MetadataTopic))
-
-
 def decode_cluster(
     frame: bytes, version: int, correlation_id: int, wanted: Container[bytes]
 ) -> tuple[MetadataHead, Iterator[MetadataTopic | MetadataPartition]]:
     """Read a Metadata response: its head, and then topic by topic. The partitions of those in `wanted` follow them.
 
-    Raises as `decode_metadata` does.
+    It may be large. Raises CorrelationMismatch, and MalformedFrame as late as the fault is reached, perhaps after some
+    topics.
     """
     if version <= LAST_CLASSIC_METADATA:
         head, count, at = _read_classic_head(frame, version, correlation_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from weir.proxy.cluster.in_sync import InSyncReplicas
+from weir.proxy.cluster.view import InSyncReplicas, Partitions
 from weir.proxy.relay.side import Side
 from weir.quota.followed_throttle import Moves
 from weir.quota.throttle import Throttle
@@ -43,14 +43,14 @@ class ClusterFacts:
             throttle.set_in_sync_replicas(in_sync)
         self.replan_held()
 
-    def under_min_isr(self, partitions: frozenset[tuple[bytes, int]]) -> None:
+    def under_min_isr(self, partitions: Partitions) -> None:
         """Take the partitions with fewer replicas in sync than min.insync.replicas."""
         for throttle in self._throttles:
             throttle.set_under_min_isr(partitions)
         self.replan_held()
 
-    def topic_names(self) -> None:
-        """Take it that more topic ids have names."""
+    def topic_names(self, _generation: int) -> None:
+        """Look again at topics that have ids only: an id has a name."""
         for throttle in self._throttles:
             throttle.topic_names_changed()
         self.replan_held()

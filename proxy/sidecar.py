@@ -24,11 +24,12 @@ from weir.proxy.admin.troubles import digest, trouble_families, troubles
 from weir.proxy.bounds import Bounds
 from weir.proxy.capture.capture import Capture
 from weir.proxy.capture.requirements import CaptureError
-from weir.proxy.cluster.followers import Followers
+from weir.proxy.cluster.broker_addresses import BrokerAddresses
 from weir.proxy.cluster.poll_metrics import poll_families
 from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.upstream_probe import UpstreamProbe
-from weir.proxy.cluster.watch import ClusterWatch, Consumers
+from weir.proxy.cluster.view import Takers, Wants
+from weir.proxy.cluster.watch import watch_cluster
 from weir.proxy.cluster_facts import ClusterFacts
 from weir.proxy.config.address import Address
 from weir.proxy.config.admin_keys import AdminKeys
@@ -52,8 +53,7 @@ from weir.proxy.relay.stats import RelayStats
 from weir.proxy.shares.exchange import Exchange
 from weir.proxy.shares.follower_quotas import FollowerQuotas
 from weir.proxy.shares.metrics import share_families
-from weir.proxy.throttle.by_hand import is_set_by_hand
-from weir.proxy.throttle.table import LayeredThrottle
+from weir.proxy.throttle.table import LayeredThrottle, sides_by_hand
 from weir.proxy.tls.live_keys import KeyWatch
 from weir.proxy.tls.stats import TlsStats
 from weir.proxy.upstream_watch import UpstreamWatch
@@ -119,24 +119,27 @@ class Sidecar:
         upstreams = [route.upstream for route in config.ingress]
         self._probe = UpstreamProbe(upstreams, clock, self.polls, self._route_keys.with_brokers(upstreams))
         self._upstreams = UpstreamWatch(self.listeners, self._probe, self.log, clock)
-        self._cluster = ClusterWatch(
+        self._addresses = BrokerAddresses(self._learn_broker_addresses)
+        self._cluster = watch_cluster(
             config,
             topic_names,
             RemovedReplicas([side.throttle for side in self.sides]),
-            Consumers(
+            Wants(
                 throttled_topics=self._facts.throttled_topics,
-                names_changed=self._facts.topic_names,
+                topics_behind=self._facts.topics_behind,
+                brokers=lambda: (
+                    config.capture is not None or bool(self._limited_by) or wants_brokers(self.throttle.table)
+                ),
+                moves=lambda: wants_facts(self.throttle.table),
+            ),
+            Takers(
+                names_generation=self._facts.topic_names,
                 in_sync=self._facts.in_sync_replicas,
                 under_min_isr=self._facts.under_min_isr,
-                broker_addresses=self._learn_broker_addresses,
-                followers=Followers(
-                    throttle=self._follow_throttle,
-                    moves=self._facts.moves,
-                    racks=self._facts.racks,
-                    wants_facts=lambda: wants_facts(self.throttle.table),
-                    topics_behind=self._facts.topics_behind,
-                ),
-                wants_brokers=lambda: bool(self._limited_by) or wants_brokers(self.throttle.table),
+                brokers=self._addresses.offer,
+                racks=self._facts.racks,
+                moves=self._facts.moves,
+                throttle=self._follow_throttle,
             ),
             self.log,
             self.polls,
@@ -213,6 +216,7 @@ class Sidecar:
         self._limits_end.close()
         await self.exchange.close()
         await self._cluster.close()
+        await self._addresses.close()
         for listener in self.listeners:
             listener.abort()
         if self.capture is not None:
@@ -369,13 +373,16 @@ class Sidecar:
                         link.use_gate()
 
     def _apply_throttle(self, table: ThrottleTable) -> None:
+        followers = self._follower_quotas.followers
+        settings = [throttle_settings(self.config, table, side.throttle.side, followers) for side in self.sides]
+        for side, of_side in zip(self.sides, settings, strict=True):
+            side.throttle.configure(of_side)
+        by_hand = sides_by_hand(self.throttle.effective)
         for side in self.sides:
-            followers = self._follower_quotas.followers
-            side.throttle.configure(throttle_settings(self.config, table, side.throttle.side, followers))
-            side.note_set_by_hand(is_set_by_hand(self.throttle.effective, side.throttle.side))
+            side.note_set_by_hand(side.throttle.side in by_hand)
         self._facts.replan_held()
         self._tell_capture()
-        self._cluster.throttle_changed()
+        self._cluster.ask_now()
         self.exchange.changed()
         self._throttle_ends.watch()
 
@@ -411,7 +418,7 @@ class Sidecar:
             self.process.export,
             self.log,
             self._clock,
-            lambda: self._cluster.client.view.cluster_id,
+            lambda: self._cluster.view.cluster_id,
             self.limits.clients,
         )
         self._exporter.start()
@@ -419,10 +426,10 @@ class Sidecar:
         self.log.info("exporting", seconds=config.interval_seconds, directory=config.directory, topic=topic)
 
     def _brokers(self) -> frozenset[int]:
-        return frozenset(self._cluster.client.view.brokers) | {self.config.broker_id}
+        return frozenset(self._cluster.view.brokers) | {self.config.broker_id}
 
     def _broker_hosts(self) -> dict[int, str]:
-        return {broker_id: broker.host for broker_id, broker in self._cluster.client.view.brokers.items()}
+        return {broker_id: broker.host for broker_id, broker in self._cluster.view.brokers.items()}
 
     @property
     def connections(self) -> int:

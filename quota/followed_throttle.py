@@ -24,6 +24,9 @@ RATE_KEPT_SECONDS: Final = 5.0
 NO_RATE: Final = 2**63 - 1
 """Kafka's default of a rate (Long.MAX_VALUE), which limits nothing."""
 
+NO_THROTTLE: Final = Layer("kafka")
+"""The layer while there is nothing to follow."""
+
 RATES: Final = (LEADER_RATE, FOLLOWER_RATE)
 LISTS: Final = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
 
@@ -65,7 +68,8 @@ class FollowedThrottle:
         self.moves: Moves = {}
         self.knows_moves = False  # until they were taken once
         self._moved_at = -math.inf
-        self._layer: Layer | None = Layer("kafka")  # None: something has changed since it was made
+        self._layer = NO_THROTTLE
+        self._is_made = True  # False: something has changed since the layer was made
 
     @property
     def topics(self) -> set[str]:
@@ -85,7 +89,7 @@ class FollowedThrottle:
             known = self._rates.get(name)
             if value < NO_RATE:
                 if known is None or known.value != value:
-                    changed, self._layer = True, None
+                    changed, self._is_made = True, False
                 self._rates[name] = _Rate(value)
             elif known is not None and known.removed_at == math.inf:
                 known.removed_at = now
@@ -95,12 +99,13 @@ class FollowedThrottle:
     def take_moves(self, moves: Moves, now: float) -> bool:
         """Take all partitions that are being reassigned. Returns whether there are others than before."""
         changed = moves != self.moves
-        self.moves, self.knows_moves = moves, True
+        self.knows_moves = True
         if moves:
             self._moved_at = now
         self._drop_rates(now)
         if changed:
-            self._layer = None
+            self.moves = moves
+            self._is_made = False
             for topic in self._kept.keys() | moves.keys():
                 self._keep(topic)
         return changed
@@ -111,7 +116,7 @@ class FollowedThrottle:
             set_ = {name: replicas for name, replicas in told.items() if replicas}
             if set_ == self._lists.get(topic, {}):
                 continue
-            self._layer = None
+            self._is_made = False
             if set_:
                 self._lists[topic] = set_
                 self._keep(topic)
@@ -122,12 +127,14 @@ class FollowedThrottle:
         """Forget the lists of topics that are not among `known`: they were deleted."""
         for topic in self._lists.keys() - known:
             del self._lists[topic]
-            self._layer = None
+            self._is_made = False
 
     def layer(self) -> Layer:
         """Return what is in force: the same object as long as nothing has changed."""
-        if self._layer is None:
-            self._layer = self._made()
+        if not self._is_made:
+            made, self._is_made = self._made(), True
+            if made != self._layer:
+                self._layer = made
         return self._layer
 
     def _made(self) -> Layer:
@@ -144,7 +151,7 @@ class FollowedThrottle:
         for name, rate in list(self._rates.items()):
             if max(rate.removed_at, self._moved_at) + RATE_KEPT_SECONDS <= now and rate.removed_at != math.inf:
                 del self._rates[name]
-                self._layer = None
+                self._is_made = False
 
     def _keep(self, topic: str) -> None:
         """Remember the listed replicas of each partition of `topic` that is being reassigned."""

@@ -74,8 +74,8 @@ class TopicNames:
             self.on_miss()
         return None
 
-    def learn(self, names: Mapping[bytes, bytes]) -> bool:
-        """Take names (UTF-8) by id from an answer. Returns whether something changed."""
+    def learn(self, names: Mapping[bytes, bytes]) -> None:
+        """Take names (UTF-8) by id from an answer."""
         changed = False
         for topic_id, name in names.items():
             if topic_id in (NO_ID, CLUSTER_METADATA_ID):
@@ -86,8 +86,8 @@ class TopicNames:
             self._unnamed.pop(topic_id, None)
         while len(self._names) > self._max_ids:
             self._names.popitem(last=False)
-        self.generation += changed
-        return changed
+        if changed:
+            self.generation += 1
 
     def unknown(self, topic_ids: Iterable[bytes]) -> None:
         """Note that the cluster does not know these ids. Each is wanted again after a while, as metadata lags."""

@@ -203,13 +203,14 @@ class AdminServer:
     async def _change_throttle(self, request: web.Request) -> web.Response:
         throttle = self._administered.throttle
         body = await _body(request)
+        change = None if request.method == "DELETE" else _decoded(body)
         before, parts = throttle.summary(), throttle.effective
         if request.method == "DELETE":
             (throttle.forget_http if _of_http_alone(request) else throttle.clear)()
         elif request.method == "PUT":
-            await throttle.replace(_decoded(body))
+            await throttle.replace(change)
         else:
-            await throttle.merge(_decoded(body))
+            await throttle.merge(change)
         changed = changes_between(parts, throttle.effective)
         self._changed("throttle_changed", request, before, **throttle.summary(), changed=changed)
         return _json(await throttle.as_plain())

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from weir.proxy.cluster.view import Broker
 from weir.proxy.config.address import IPAddress, numeric_address
 from weir.proxy.relay.replica_sources import Addresses
 
@@ -27,8 +28,8 @@ class BrokerAddresses:
         self._known: dict[int, frozenset[IPAddress]] = {}
         self._resolving: asyncio.Task[None] | None = None
 
-    def offer(self, brokers: Mapping[int, str]) -> None:
-        """Take the brokers' hosts by id. Ignored while earlier ones are still being resolved."""
+    def offer(self, brokers: Mapping[int, Broker]) -> None:
+        """Take the brokers by id. Ignored while earlier ones are still being resolved."""
         if self._resolving is None or self._resolving.done():
             self._resolving = asyncio.create_task(self._resolve(brokers))
 
@@ -39,11 +40,11 @@ class BrokerAddresses:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._resolving
 
-    async def _resolve(self, brokers: Mapping[int, str]) -> None:
-        for broker, host in brokers.items():
-            found = await _addresses_of(host)
-            if found or (broker not in self._known and len(self._known) < _MOST_BROKERS):
-                self._known[broker] = found
+    async def _resolve(self, brokers: Mapping[int, Broker]) -> None:
+        for broker_id, broker in brokers.items():
+            found = await _addresses_of(broker.host)
+            if found or (broker_id not in self._known and len(self._known) < _MOST_BROKERS):
+                self._known[broker_id] = found
         self._learned(dict(self._known))
 
 

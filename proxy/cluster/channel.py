@@ -24,8 +24,18 @@ MAX_ANSWER_BYTES = 32 * 2**20
 CLIENT_ID = b"weir"
 
 
-class NoTopicIds(Exception):
+class NotSupported(Exception):
+    """The broker has no version of a request that is known here; `str()` says of which."""
+
+    def __init__(self, request: str) -> None:
+        super().__init__(f"the broker has no version of {request} that is known here")
+
+
+class NoTopicIds(NotSupported):
     """The broker's Metadata has no topic ids, as it is older than Kafka 2.8."""
+
+    def __init__(self) -> None:
+        super().__init__("Metadata with topic ids")
 
 
 class Answer(NamedTuple):

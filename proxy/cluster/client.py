@@ -1,21 +1,18 @@
-"""Asks the cluster, one server after the other until one answers, and keeps the view of it.
-
-Nothing on the data path waits for this.
-"""
+"""The one loop that asks the cluster, and keeps the view of it. Nothing on the data path waits for it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
-import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
-from weir.proxy.cluster.channel import Channel, NoTopicIds
+from weir.proxy.cluster.channel import Channel
+from weir.proxy.cluster.connections import Connections, NotAnswered
+from weir.proxy.cluster.metadata import Described
 from weir.proxy.cluster.poll_stats import PollStats
-from weir.proxy.cluster.servers import Servers
-from weir.proxy.cluster.view import ClusterView
+from weir.proxy.cluster.view import NOTHING, ClusterView, Takers
 from weir.proxy.config.address import Address
 from weir.proxy.log import EventLog, innermost_frame
 
@@ -23,207 +20,224 @@ _Answer = TypeVar("_Answer")
 
 FIRST_RETRY_SECONDS = 0.5
 MAX_RETRY_SECONDS = 10.0
-MAX_IDLE_RETRY_SECONDS = 60.0  # while nothing is urgent: the servers may speak TLS, and then none will ever answer
+MAX_IDLE_RETRY_SECONDS = 60.0  # while nobody waits: the servers may speak TLS, and then none will ever answer
 _SHORTEST_PAUSE_SECONDS = 0.05  # between rounds that nobody asked for with `wake`
 
 
-class Poll(Protocol):
+class Poll:
     """Something that the cluster is asked for again and again."""
 
     what: str
     """Its name in metrics and in the log."""
+    longest_retry = MAX_IDLE_RETRY_SECONDS
+    """The longest time (seconds) after which it is asked for again, while no server answers."""
 
     def due_at(self, client: ClusterClient) -> float:
-        """Return when to ask next (clock seconds); -inf: in this round, inf: not by itself."""
+        """Return when to ask next (clock seconds); inf: not by itself."""
+        raise NotImplementedError
 
     async def ask(self, client: ClusterClient) -> None:
-        """Ask, put the answer into `client.view`, and pass it on. Raises ConnectionError when no server answers."""
+        """Ask, and publish the answer. Raises NotAnswered where no server answers."""
+        raise NotImplementedError
+
+    def due_now(self) -> None:
+        """Note that something else is wanted."""
 
     def not_told(self, client: ClusterClient) -> None:
         """Note that no server answered."""
 
-    def is_urgent(self) -> bool:
-        """Whether somebody waits for an answer. Then failed servers are asked again sooner."""
-
 
 class Events(NamedTuple):
-    """Names of log events: no server answers, one answers again. And what follows from the first one."""
+    """Names of log events: something is not answered, it is answered again. And what follows from the first one."""
 
     not_asked: str
     recovered: str
     effect: str
 
 
-class ClusterClient:
-    """Asks `servers` for what `polls` want to know, in their order. `clock` gives monotonic seconds.
+class Outage:
+    """Logs that something is not answered, and once when it is answered again."""
 
-    `open_channel` connects to a server. After a round that nobody answered it waits; the waits grow up to
-    `longest_retry` seconds. `before_round` is called before each round.
+    def __init__(self, events: Events, log: EventLog) -> None:
+        self.is_on = False
+        self._events = events
+        self._log = log
+
+    def begin(self, peer: object, error: str) -> None:
+        """Log who does not answer, and why. A repetition is logged once in a while."""
+        self.is_on = True
+        self._log.fault(self._events.not_asked, peer=peer, error=error, effect=self._events.effect)
+
+    def end(self, peer: object) -> None:
+        """Log that it is over, if it was on."""
+        if self.is_on:
+            self.is_on = False
+            self._log.info(self._events.recovered, peer=peer)
+
+
+class ClusterClient:
+    """Asks for what `polls` want to know, in their order, from `start` to `close`. `clock` gives monotonic seconds.
+
+    Once the servers have not answered one poll, they are not asked for the next ones in that round. After a round that
+    failed the polls wait, each time for longer. `follower` asks other brokers, and deals with their failures itself.
+    `takers` are told of changes of the view. `before_round` is called before each round.
     """
 
     def __init__(
         self,
-        servers: Sequence[Address],
-        open_channel: Callable[[Address], Awaitable[Channel]],
+        connections: Connections,
         polls: Sequence[Poll],
-        log: EventLog,
         events: Events,
-        stats: PollStats | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        longest_retry: float = MAX_IDLE_RETRY_SECONDS,
-        before_round: Callable[[], None] = lambda: None,
+        log: EventLog,
+        stats: PollStats,
+        clock: Callable[[], float],
+        takers: Takers,
+        follower: Poll | None,
+        before_round: Callable[[], None],
     ) -> None:
-        self.view = ClusterView()
+        self.view = NOTHING
+        self.connections = connections
         self.log = log
-        self.stats = PollStats() if stats is None else stats
+        self.stats = stats
         self.clock = clock
         self.has_topic_ids = True
         """Whether the server that answered last has topic ids."""
-        self._servers = Servers(servers)
-        self._open_channel = open_channel
         self._polls = polls
-        self._events = events
-        self._longest_retry = longest_retry
+        self._follower = follower
+        self._takers: dict[str, Callable[[Any], None]] = takers._asdict()
+        self._taken = {name: getattr(self.view, name) for name in self._takers}
+        self._outage = Outage(events, log)
         self._before_round = before_round
-        self._channel: Channel | None = None
-        self._retry_seconds = 0.0  # 0 unless the last round failed
-        self._failing = False  # until a request is answered; there may be nothing to ask for long
+        self._failed_at = 0.0
+        self._retry_seconds = 0.0  # 0 unless the last round that asked something failed
         self._answered = False
         self._wake = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
         for poll in polls:
             self.stats.known(poll.what)
 
-    @property
-    def server(self) -> Address:
-        """The server that is asked first."""
-        return self._servers.first
-
-    @property
-    def servers(self) -> str:
-        """All servers, as shown in the log."""
-        return str(self._servers)
+    def start(self) -> None:
+        """Begin to ask."""
+        self._running = asyncio.create_task(self.run())
 
     def wake(self) -> None:
         """Look now for polls that are due."""
         self._wake.set()
 
+    def ask_now(self) -> None:
+        """Ask now, as other topics are throttled, or the brokers have become of interest."""
+        for poll in self._polls:
+            poll.due_now()
+        self.wake()
+
+    async def close(self) -> None:
+        """Stop asking. What was told stays in force."""
+        if self._running is not None:
+            self._running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._running
+        self.connections.close()
+
     async def run(self) -> None:
         """Ask until cancelled."""
-        try:
-            while True:
-                self._wake.clear()
-                await self.round()
-                await self._pause()
-        finally:
-            self.disconnect()
+        while True:
+            self._wake.clear()
+            await self.round()
+            if self._retry_seconds:
+                await asyncio.sleep(FIRST_RETRY_SECONDS)  # however often it is woken meanwhile
+            seconds = min(max(self.due_at() - self.clock(), _SHORTEST_PAUSE_SECONDS), MAX_IDLE_RETRY_SECONDS)
+            await wait_at_most(self._wake, seconds)
+
+    def due_at(self) -> float:
+        """Return when the next poll is due (clock seconds)."""
+        due = min(map(self._due_at, self._polls))
+        return due if self._follower is None else min(due, self._follower.due_at(self))
 
     async def round(self) -> None:
         """Ask once for all that is due. What fails is logged, and asked for again later."""
         self._before_round()
+        await self.ask_servers()
+        if self._follower is not None and self.clock() >= self._follower.due_at(self):
+            await self._follower.ask(self)
+
+    async def ask_servers(self) -> None:
+        """Ask for the polls that are due. The follower calls it between its questions, as names may be waited for."""
         self._answered = False
-        failure: ConnectionError | None = None
-        is_broken = False
+        failure: NotAnswered | None = None
+        is_asked = is_broken = False
         for poll in self._polls:
-            if self.clock() < poll.due_at(self):
+            if self.clock() < self._due_at(poll):
                 continue
+            is_asked = True
             try:
                 if failure is None:
                     await poll.ask(self)
-                    continue
-            except ConnectionError as error:
+                else:
+                    poll.not_told(self)
+            except NotAnswered as error:
                 failure = error
+                poll.not_told(self)
             except Exception as error:  # noqa: BLE001 - a bug may not end it for good
                 is_broken = True
                 self._not_taken(poll.what, error)
-                continue
-            try:
-                poll.not_told(self)
-            except Exception as error:  # noqa: BLE001 - see above
-                is_broken = True
-                self._not_taken(poll.what, error)
         if failure is not None or is_broken:
-            self._failing = True
-            self._retry_seconds = min(max(2 * self._retry_seconds, FIRST_RETRY_SECONDS), self._longest_retry)
-        else:
+            self._outage.is_on = True
+            self._failed_at = self.clock()
+            self._retry_seconds = min(max(2 * self._retry_seconds, FIRST_RETRY_SECONDS), MAX_IDLE_RETRY_SECONDS)
+        elif is_asked:
             self._retry_seconds = 0.0
         if failure is not None:
-            self.log.fault(self._events.not_asked, peer=self.servers, error=failure, effect=self._events.effect)
-        elif self._failing and self._answered and not is_broken:
-            self._failing = False
-            self.log.info(self._events.recovered, peer=self.server)
-
-    async def tell(self, what: str, told: Awaitable[None]) -> None:
-        """Pass an answer on. A bug in whoever takes it keeps it from nobody else."""
-        try:
-            await told
-        except Exception as error:  # noqa: BLE001 - see above
-            self._not_taken(what, error)
+            self._outage.begin(self.connections.servers, str(failure))
+        elif self._answered and not is_broken:
+            self._outage.end(self.connections.server)
 
     async def question(self, what: str, ask: Callable[[Channel], Awaitable[_Answer]]) -> _Answer:
-        """Ask one server after the other; the one that answers is asked first next time.
-
-        Raises ConnectionError, which names every server, or NoTopicIds where that is all that a server could say.
-        """
-        begin, size, without_ids = self.clock(), 0, False
-        before = self._moved()
-
-        async def asked(server: Address) -> _Answer:
-            nonlocal before, without_ids
-            before = self._moved()
-            try:
-                return await ask(await self._connected(server))
-            except NoTopicIds:
-                without_ids = True
-                raise ConnectionError("the broker is older than topic ids") from None
-
-        def failed(_: Address) -> None:
-            nonlocal size
-            size += self._moved_since(before)
-            self.disconnect()
-
+        """Ask one server after the other until one answers. Raises NotAnswered, or NotSupported."""
+        begin, before = self.clock(), self.connections.moved
         try:
-            answer = await self._servers.ask(asked, failed)
-        except ConnectionError:
-            if without_ids:
-                raise NoTopicIds from None
-            self.stats.count(what, "failed", self.clock() - begin, size)
+            answer = await self.connections.ask_any(ask)
+        except NotAnswered:
+            self.stats.count(what, "failed", self.clock() - begin, self.connections.moved - before)
             raise
         self._answered = True
-        self.stats.count(what, "ok", self.clock() - begin, size + self._moved_since(before))
+        self.stats.count(what, "ok", self.clock() - begin, self.connections.moved - before)
         return answer
 
-    def disconnect(self) -> None:
-        """Close the connection. The next request opens another one."""
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
+    async def ask_broker(self, broker_id: int, ask: Callable[[Channel], Awaitable[_Answer]]) -> _Answer:
+        """Ask one broker. Raises NotAnswered, or NotSupported."""
+        broker = self.view.brokers.get(broker_id)
+        if broker is None:
+            raise NotAnswered(f"broker {broker_id} is not among the brokers that the cluster names", is_late=False)
+        return await self.connections.ask(Address(broker.host, broker.port), ask)
 
-    async def _connected(self, server: Address) -> Channel:
-        if self._channel is None or self._channel.closed:
-            self.disconnect()
-            self._channel = await self._open_channel(server)
-        return self._channel
+    def learn_brokers(self, told: Described) -> None:
+        """Put the brokers of an answer into the view, if it lists any: a broker that starts may know none."""
+        if told.brokers:
+            racks = {broker_id: broker.rack for broker_id, broker in told.brokers.items()}
+            racks_of = self.view.racks if racks == self.view.racks else racks
+            self.publish(replace(self.view, brokers=told.brokers, racks=racks_of))
+        self.publish(replace(self.view, controller=told.controller, cluster_id=told.cluster_id or self.view.cluster_id))
 
-    def _moved(self) -> tuple[Channel | None, int]:
-        return self._channel, 0 if self._channel is None else self._channel.moved
+    def publish(self, view: ClusterView) -> None:
+        """Keep a new view, and pass on what has changed. A taker that failed is told again the next time."""
+        self.view = view
+        for name, take in self._takers.items():
+            if (value := getattr(view, name)) is not self._taken[name]:
+                try:
+                    take(value)
+                except Exception as error:  # noqa: BLE001 - a bug in one keeps it from nobody else
+                    self._not_taken(name, error)
+                else:
+                    self._taken[name] = value
 
-    def _moved_since(self, before: tuple[Channel | None, int]) -> int:
-        channel, moved = self._moved()
-        return moved - before[1] if channel is before[0] else moved
+    def _due_at(self, poll: Poll) -> float:
+        due = poll.due_at(self)
+        if self._retry_seconds:
+            return max(due, self._failed_at + min(self._retry_seconds, poll.longest_retry))
+        return due
 
     def _not_taken(self, what: str, error: Exception) -> None:
-        self.log.error("cluster_poll_not_taken", what=what, error=repr(error), at=innermost_frame(error))
-
-    async def _pause(self) -> None:
-        if self._retry_seconds:
-            await asyncio.sleep(min(self._retry_seconds, MAX_RETRY_SECONDS))  # however often it is woken meanwhile
-            seconds = self._retry_seconds - MAX_RETRY_SECONDS
-            if seconds <= 0 or any(poll.is_urgent() for poll in self._polls):
-                return
-        else:
-            due = min((poll.due_at(self) for poll in self._polls), default=math.inf)
-            seconds = min(max(due - self.clock(), _SHORTEST_PAUSE_SECONDS), MAX_IDLE_RETRY_SECONDS)
-        await wait_at_most(self._wake, seconds)
+        self.log.fault("cluster_poll_not_taken", peer=what, error=repr(error), at=innermost_frame(error))
 
 
 async def wait_at_most(event: asyncio.Event, seconds: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Container, Iterator
 from typing import NamedTuple
 
 from weir.protocol.metadata import (
@@ -15,17 +15,16 @@ from weir.protocol.metadata import (
     REPLICA_NOT_AVAILABLE,
     UNKNOWN_TOPIC_OR_PARTITION,
     MetadataHead,
+    MetadataPartition,
     MetadataTopic,
     decode_cluster,
-    decode_metadata,
     encode_metadata_request,
 )
 from weir.proxy.cluster.channel import CLIENT_ID, Channel, NoTopicIds
 from weir.proxy.cluster.view import Broker, Topic
 from weir.quota.removed_replicas import Replicas
 
-_TOPICS_PER_SLICE = 100  # decoded in about 0.5 ms, for which other connections have to wait
-_ROWS_PER_SLICE = 100  # described in about 0.5 ms
+_ROWS_PER_SLICE = 100  # topics or partitions, read in about 0.5 ms, for which other connections have to wait
 
 
 class Described(NamedTuple):
@@ -44,33 +43,22 @@ async def names_of_ids(channel: Channel, topic_ids: Collection[bytes]) -> dict[b
         raise NoTopicIds
     by_id = version >= FIRST_METADATA_BY_ID
     # None asks for all topics: versions 10 and 11 have ids, but cannot be asked for a topic by id.
-    answer = await channel.ask(
-        lambda correlation_id: encode_metadata_request(
-            version, correlation_id, CLIENT_ID, () if by_id else None, topic_ids if by_id else ()
-        )
-    )
+    _, rows = await _asked(channel, () if by_id else None, topic_ids if by_id else ())
     found, wanted = {}, frozenset(topic_ids)
-    for number, topic in enumerate(decode_metadata(answer.frame, version, answer.correlation_id), start=1):
-        if topic.error_code == NO_ERROR and topic.topic_id in wanted and topic.name:
-            found[topic.topic_id] = topic.name
-        if number % _TOPICS_PER_SLICE == 0:
+    for number, row in enumerate(rows, start=1):
+        if isinstance(row, MetadataTopic) and row.error_code == NO_ERROR and row.topic_id in wanted and row.name:
+            found[row.topic_id] = row.name
+        if number % _ROWS_PER_SLICE == 0:
             await asyncio.sleep(0)
     return found
 
 
 async def describe(channel: Channel, names: Collection[bytes], with_partitions: Collection[bytes]) -> Described:
     """Ask for topics by name (UTF-8), and read the partitions of those in `with_partitions`."""
-    version = channel.metadata_version
     # a request that names topics may create them, so all topics are asked for
-    may_create = version < FIRST_METADATA_WITHOUT_CREATION
-    answer = await channel.ask(
-        lambda correlation_id: encode_metadata_request(
-            version, correlation_id, CLIENT_ID, None if may_create else names
-        )
-    )
-    wanted = frozenset(with_partitions)
-    head, rows = decode_cluster(answer.frame, version, answer.correlation_id, wanted)
-    named = frozenset(names)
+    may_create = channel.metadata_version < FIRST_METADATA_WITHOUT_CREATION
+    named, wanted = frozenset(names), frozenset(with_partitions)
+    head, rows = await _asked(channel, None if may_create else names, with_partitions=wanted)
     topics: dict[bytes, Topic] = {}
     partitions: dict[int, Replicas | None] = {}
     gone: set[bytes] = set()
@@ -99,15 +87,41 @@ async def describe(channel: Channel, names: Collection[bytes], with_partitions: 
         # until the controller tells it.
         if not head.brokers or (not topic.partitions and name not in gone):
             topics[name] = topic._replace(partitions=None)
-    cluster_id = None if head.cluster_id is None else _text(head.cluster_id)
-    return Described(_brokers(head), head.controller, topics, cluster_id)
+    return _described(head, topics)
 
 
-def _brokers(head: MetadataHead) -> dict[int, Broker]:
-    return {
+async def every_topic(channel: Channel) -> tuple[Described, set[str]]:
+    """Ask for the brokers, and the names of all topics."""
+    head, rows = await _asked(channel, None)
+    names: set[str] = set()
+    for number, row in enumerate(rows, start=1):
+        if isinstance(row, MetadataTopic) and row.name:
+            names.add(_text(row.name))
+        if number % _ROWS_PER_SLICE == 0:
+            await asyncio.sleep(0)
+    return _described(head, {}), names
+
+
+async def _asked(
+    channel: Channel,
+    names: Collection[bytes] | None,
+    topic_ids: Collection[bytes] = (),
+    with_partitions: Container[bytes] = (),
+) -> tuple[MetadataHead, Iterator[MetadataTopic | MetadataPartition]]:
+    version = channel.metadata_version
+    answer = await channel.ask(
+        lambda correlation_id: encode_metadata_request(version, correlation_id, CLIENT_ID, names, topic_ids)
+    )
+    return decode_cluster(answer.frame, version, answer.correlation_id, with_partitions)
+
+
+def _described(head: MetadataHead, topics: dict[bytes, Topic]) -> Described:
+    brokers = {
         broker.broker_id: Broker(_text(broker.host), broker.port, None if broker.rack is None else _text(broker.rack))
         for broker in head.brokers
     }
+    cluster_id = None if head.cluster_id is None else _text(head.cluster_id)
+    return Described(brokers, head.controller, topics, cluster_id)
 
 
 def _text(name: bytes) -> str:

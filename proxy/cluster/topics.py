@@ -1,62 +1,55 @@
-"""The poll of topics: their ids, and the replicas of some topics' partitions. Its answers also list the brokers."""
+"""The poll of topics: the ids of those that are throttled, who is in sync, and which replicas are assigned at all."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 from weir.proxy.cluster.channel import NoTopicIds
-from weir.proxy.cluster.client import ClusterClient
+from weir.proxy.cluster.client import MAX_IDLE_RETRY_SECONDS, ClusterClient, Poll
 from weir.proxy.cluster.metadata import describe
-from weir.proxy.cluster.view import ClusterView, Topic
+from weir.proxy.cluster.view import NOTHING, ClusterView, InSyncReplicas, Partitions, Topic, Wants
+from weir.quota.removed_replicas import RemovedReplicas
+from weir.quota.topic_names import TopicNames
 
 TOPICS_PER_QUESTION = 1000
 DEFAULT_POLL_SECONDS = 5.0  # the default of [cluster] poll_seconds
+_PARTITIONS_PER_SLICE = 1_000  # taken in within about 0.5 ms
+_TOPICS_PER_SLICE = 5_000  # encoded in about 1 ms
+
+LearnMinIsr = Callable[[ClusterClient, Collection[bytes]], Awaitable[None]]
+"""Publishes `min.insync.replicas` of these topics, where it is time to ask for it."""
 
 
-class Subscriber(Protocol):
-    """Someone who takes the answers of a poll of topics."""
+class TopicPoll(Poll):
+    """Asks for throttled topics, and those with replicas that look as if they were removed, every `poll_seconds`.
 
-    with_partitions: bool
-    """Whether the replicas of its topics are asked for, or only their ids."""
-
-    async def topics(self) -> Collection[bytes]:
-        """Return the names (UTF-8) of the topics that it wants to know about now."""
-
-    async def told(self, view: ClusterView) -> None:
-        """Take the answer. Also called where it wanted no topic, or none was asked for."""
-
-    def not_told(self) -> None:
-        """Note that no server answered."""
-
-
-class TopicPoll:
-    """Asks for the topics of all `subscribers` every `poll_seconds`. `clock` gives monotonic seconds.
-
-    With `needs_topic_ids`, a cluster without topic ids is asked again only when a broker is known to have them. While
-    `wants_brokers`, the brokers are asked for where no topic is wanted.
+    Ids go to `names`, assignments to `removed`. With `learn_min_isr`, as with `[cluster]`, it also publishes who is in
+    sync. Without it, a cluster without topic ids is asked again only when a broker is known to have them.
     """
 
     what = "topics"
 
     def __init__(
         self,
-        subscribers: Sequence[Subscriber],
+        wants: Wants,
+        names: TopicNames,
+        removed: RemovedReplicas,
         clock: Callable[[], float],
         poll_seconds: float = DEFAULT_POLL_SECONDS,
-        needs_topic_ids: bool = True,
-        wants_brokers: Callable[[], bool] = lambda: False,
+        learn_min_isr: LearnMinIsr | None = None,
     ) -> None:
-        self._subscribers = subscribers
+        self._wants = wants
+        self._names = names
+        self._removed = removed
         self._clock = clock
         self._poll_seconds = poll_seconds
-        self._needs_topic_ids = needs_topic_ids
-        self._wants_brokers = wants_brokers
+        self._learn_min_isr = learn_min_isr
         self._at = clock()
+        self.longest_retry = MAX_IDLE_RETRY_SECONDS if learn_min_isr is None else poll_seconds
 
     def due_now(self) -> None:
         """Make it due in the next round."""
@@ -64,72 +57,100 @@ class TopicPoll:
 
     def due_at(self, client: ClusterClient) -> float:
         """Return when to ask next (clock seconds)."""
-        return self._at if client.has_topic_ids or not self._needs_topic_ids else math.inf
-
-    def is_urgent(self) -> bool:
-        """Return False: nobody waits for it."""
-        return False
+        return self._at if client.has_topic_ids or self._learn_min_isr is not None else math.inf
 
     async def ask(self, client: ClusterClient) -> None:
-        """Ask for what the subscribers want, and tell them."""
+        """Ask for what is wanted, publish it, and forget the lag of replicas that no longer follow."""
         self._at = self._clock() + self._poll_seconds
-        wanted: dict[bytes, None] = {}
-        with_partitions: set[bytes] = set()
-        for subscriber in self._subscribers:
-            names = await subscriber.topics()
-            wanted |= dict.fromkeys(names)
-            if subscriber.with_partitions:
-                with_partitions.update(names)
-            if len(names) > TOPICS_PER_QUESTION:
-                await asyncio.sleep(0)  # tens of thousands take some milliseconds
-        brokers, controller, cluster_id = client.view.brokers, client.view.controller, client.view.cluster_id
+        throttled = await _encoded(self._wants.throttled_topics())
+        for _ in self._removed.check():
+            await asyncio.sleep(0)
+        described = {*self._removed.topics, *(throttled if self._learn_min_isr is not None else ())}
         topics: dict[bytes, Topic] = {}
         try:
-            for names in _shares(list(wanted), at_least_one=self._wants_brokers()):
-                told = await client.question(self.what, partial(describe, names=names, with_partitions=with_partitions))
-                brokers, controller = told.brokers or brokers, told.controller
-                cluster_id = told.cluster_id or cluster_id
+            for names in _shares(throttled, self._removed.topics, at_least_one=self._wants.brokers()):
+                told = await client.question(self.what, partial(describe, names=names, with_partitions=described))
+                client.learn_brokers(told)
                 topics |= told.topics
         except NoTopicIds:
-            client.has_topic_ids = False  # asked again when an id is seen, as some broker then has ids
+            client.has_topic_ids = False
+            self.due_now()  # as soon as some broker is known to have ids
             return
-        client.view = replace(client.view, brokers=brokers, controller=controller, topics=topics, cluster_id=cluster_id)
         client.stats.told_at = self._clock()
-        for subscriber in self._subscribers:
-            await client.tell(self.what, subscriber.told(client.view))
+        in_sync = client.view.in_sync
+        if self._learn_min_isr is not None:
+            in_sync = await in_sync_of(topics, throttled, in_sync)
+        self._names.learn({topics[name].topic_id: name for name in throttled if name in topics})
+        names_generation = self._names.generation
+        client.publish(replace(client.view, topics=topics, in_sync=in_sync, names_generation=names_generation))
+        await self._forget_removed(client)
+        if self._learn_min_isr is not None:
+            await self._learn_min_isr(client, throttled)
+            under_min_isr = await _under_min_isr(client.view)
+            client.publish(replace(client.view, under_min_isr=under_min_isr))
 
     def not_told(self, client: ClusterClient) -> None:
-        """Forget the topics, and tell the subscribers. What is known of brokers stays."""
+        """Forget topics and who is in sync: a replica that has left the ISR since would pass unthrottled.
+
+        What is known of brokers and of names stays, and a replica goes on lagging.
+        """
         self._at = self._clock()
-        client.view = replace(client.view, topics={})
-        for subscriber in self._subscribers:
-            subscriber.not_told()
+        view = replace(client.view, topics=NOTHING.topics, in_sync=NOTHING.in_sync)
+        client.publish(replace(view, under_min_isr=NOTHING.under_min_isr))
+
+    async def _forget_removed(self, client: ClusterClient) -> None:
+        told = {}
+        for name in self._removed.topics:
+            topic = client.view.topics.get(name)
+            if topic is not None and topic.partitions is not None:
+                told[name] = topic.partitions
+        forgotten = 0
+        for count in self._removed.take(told):
+            forgotten += count
+            await asyncio.sleep(0)
+        if forgotten:
+            client.log.info("replicas_not_assigned", partitions=forgotten, effect="their lag is forgotten")
 
 
-class BrokerHosts:
-    """Passes the brokers' hosts by id to `offer`, each time an answer lists them."""
+async def in_sync_of(topics: dict[bytes, Topic], names: Collection[bytes], before: InSyncReplicas) -> InSyncReplicas:
+    """Return the ISR of the topics with these names, or `before` where it is the same.
 
-    with_partitions = False
-
-    def __init__(self, offer: Callable[[dict[int, str]], None]) -> None:
-        self._offer = offer
-        self._offered: object = None
-
-    async def topics(self) -> Collection[bytes]:
-        """Return no topic: every answer lists the brokers."""
-        return ()
-
-    async def told(self, view: ClusterView) -> None:
-        """Offer the brokers, unless they are from an earlier answer."""
-        brokers: object = view.brokers
-        if view.brokers and brokers is not self._offered:
-            self._offered = brokers
-            self._offer({broker_id: broker.host for broker_id, broker in view.brokers.items()})
-
-    def not_told(self) -> None:
-        """Do nothing: known brokers stay."""
+    A partition with an error is left out. Where nothing is known, only fetch offsets tell who is in sync.
+    """
+    in_sync: dict[tuple[bytes, int], frozenset[int]] = {}
+    read = same = 0
+    for name in names:
+        topic = topics.get(name)
+        for number, replicas in ((topic and topic.partitions) or {}).items():
+            if replicas is not None:
+                in_sync[name, number] = replicas.in_sync
+                same += before.get((name, number)) == replicas.in_sync
+            read += 1
+            if read % _PARTITIONS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+    return before if same == len(in_sync) == len(before) else in_sync
 
 
-def _shares(names: list[bytes], *, at_least_one: bool) -> Iterator[list[bytes]]:
+async def _under_min_isr(view: ClusterView) -> Partitions:
+    found = set()
+    for read, (key, in_sync) in enumerate(view.in_sync.items(), start=1):
+        if len(in_sync) < view.min_in_sync.get(key[0], 0):
+            found.add(key)
+        if read % _PARTITIONS_PER_SLICE == 0:
+            await asyncio.sleep(0)
+    return view.under_min_isr if found == view.under_min_isr else frozenset(found)
+
+
+async def _encoded(topics: Collection[str]) -> list[bytes]:
+    names = []
+    for number, topic in enumerate(topics, start=1):
+        names.append(topic.encode())
+        if number % _TOPICS_PER_SLICE == 0:
+            await asyncio.sleep(0)
+    return names
+
+
+def _shares(*of: Collection[bytes], at_least_one: bool) -> Iterator[list[bytes]]:
+    names = list(dict.fromkeys(name for some in of for name in some))
     for start in range(0, len(names) or int(at_least_one), TOPICS_PER_QUESTION):
         yield sorted(names[start : start + TOPICS_PER_QUESTION])

@@ -1,12 +1,19 @@
-"""What is known of the cluster. Each answer makes a new view."""
+"""What is known of the cluster, who wants to know it, and who takes it. Each answer makes a new view."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from weir.quota.followed_throttle import NO_THROTTLE, Moves
+from weir.quota.layers import Layer
 from weir.quota.removed_replicas import Replicas
+
+InSyncReplicas = Mapping[tuple[bytes, int], frozenset[int]]
+"""The ISR by topic (UTF-8) and partition: broker ids."""
+
+Partitions = frozenset[tuple[bytes, int]]
 
 
 class Broker(NamedTuple):
@@ -30,14 +37,60 @@ class Topic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What the cluster answered last. `topics`, by name (UTF-8), has only those of the last poll.
+    """What the cluster answered last. What has not changed is the same object as in the view before.
 
-    `min_in_sync` is `min.insync.replicas` by topic; `controller` is a broker's id, -1 where none is known.
-    `cluster_id` is None where the broker does not tell it.
+    - `brokers`, by id: a new object with each answer that lists them.
+    - `controller`: a broker's id, -1 where none is known.
+    - `cluster_id`: None where the broker does not tell it.
+    - `topics`, by name (UTF-8): only those of the last poll.
+    - `in_sync`, `min_in_sync` (`min.insync.replicas` by topic), `under_min_isr`: of throttled topics.
+    - `moves`: what is being reassigned, None before it is known.
+    - `throttle`: Kafka's own throttle, as far as it is followed.
+    - `names_generation`: grows when an id has another name (`TopicNames.generation`).
     """
 
     brokers: Mapping[int, Broker] = field(default_factory=dict)
+    racks: Mapping[int, str | None] = field(default_factory=dict)
     controller: int = -1
-    topics: Mapping[bytes, Topic] = field(default_factory=dict)
-    min_in_sync: Mapping[bytes, int] = field(default_factory=dict)
     cluster_id: str | None = None
+    topics: Mapping[bytes, Topic] = field(default_factory=dict)
+    in_sync: InSyncReplicas = field(default_factory=dict)
+    min_in_sync: Mapping[bytes, int] = field(default_factory=dict)
+    under_min_isr: Partitions = frozenset()
+    moves: Moves | None = None
+    throttle: Layer = NO_THROTTLE
+    names_generation: int = 0
+
+
+NOTHING: Final = ClusterView()
+
+
+class Wants(NamedTuple):
+    """What the sidecar wants to know at the moment.
+
+    - `throttled_topics`: the topics of which it has to be known who is in sync.
+    - `topics_behind`: topics with replicas that are behind, a bounded number of them.
+    - `brokers`: whether the brokers are asked for where no topic is.
+    - `moves`: whether moves and racks are wanted, though Kafka's throttle is not followed.
+    """
+
+    throttled_topics: Callable[[], Collection[str]]
+    topics_behind: Callable[[], Set[str]]
+    brokers: Callable[[], bool]
+    moves: Callable[[], bool]
+
+
+def _ignore(_value: object) -> None:
+    """Take nothing."""
+
+
+class Takers(NamedTuple):
+    """Who takes the fields of the view with these names. Each is called once for each change."""
+
+    names_generation: Callable[[int], None]
+    in_sync: Callable[[InSyncReplicas], None] = _ignore
+    under_min_isr: Callable[[Partitions], None] = _ignore
+    brokers: Callable[[Mapping[int, Broker]], None] = _ignore
+    racks: Callable[[Mapping[int, str | None]], None] = _ignore
+    moves: Callable[[Moves], None] = _ignore
+    throttle: Callable[[Layer], None] = _ignore

@@ -57,7 +57,7 @@ def read_table(table_type: type[Table], value: object, path: str = "") -> Table:
     known: dict[str, Any] = {}
     for name, field in fields.items():
         if name in value:
-            known[field.name] = _read(field.type, value[name], join(path, name))
+            known[field.name] = read(field.type, value[name], join(path, name))
         elif field.required:
             raise ConfigError(join(path, name), "is missing")
     return table_type(**known)
@@ -98,7 +98,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return next((name for name in candidates if part in name or name in part), None)
 
 
-def _read(expected: Any, value: object, path: str) -> Any:
+def read(expected: Any, value: object, path: str) -> Any:
     origin = get_origin(expected)
     if origin is Union or origin is types.UnionType:
         expected = next(arm for arm in get_args(expected) if arm is not types.NoneType)
@@ -122,7 +122,7 @@ def _read_list(item: Any, value: object, path: str) -> tuple[Any, ...]:
         return tuple(_parse(item, part.strip(), path) for part in value.split(","))  # Kafka's own way to write lists
     if not isinstance(value, list):
         raise ConfigError(path, f"must be a list, not {shown(value)}")
-    return tuple(_read(item, element, f"{path}[{index}]") for index, element in enumerate(value))
+    return tuple(read(item, element, f"{path}[{index}]") for index, element in enumerate(value))
 
 
 def _read_names(key_and_item: tuple[Any, ...], value: object, path: str) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def _read_names(key_and_item: tuple[Any, ...], value: object, path: str) -> dict
             msgspec.convert(name, key_type)
         except msgspec.ValidationError:
             raise ConfigError(join(path, name), f"must be {_described(key_type)}") from None
-        names[name] = _read(item, element, join(path, name))
+        names[name] = read(item, element, join(path, name))
     return names
 
 

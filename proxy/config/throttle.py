@@ -66,15 +66,24 @@ def throttle_settings(
     `followers` are the brokers that a quota which is kept at the leaders is for, where it does not name them.
     """
     if side == "leader":
-        rate = table.leader_rate
+        rate, reassignment, recovery = table.leader_rate, table.leader_reassignment_rate, table.leader_recovery_rate
         replicas = {name: topic.leader_replicas for name, topic in table.topics.items() if topic.leader_replicas}
     else:
-        rate = table.follower_rate
+        rate, reassignment, recovery = (
+            table.follower_rate,
+            table.follower_reassignment_rate,
+            table.follower_recovery_rate,
+        )
         replicas = {name: topic.follower_replicas for name, topic in table.topics.items() if topic.follower_replicas}
+    spares = table.under_min_isr != "throttled"
+    standing = (REASSIGNMENT, reassignment, Reassigned(spares)), (RECOVERY, recovery, Recovering(spares))
     return ThrottleSettings(
         rate=rate,
         replicas=replicas,
-        quotas=(*_standing_quotas(table, side), *_scoped_quotas(config, table, side, followers)),
+        quotas=(
+            *(QuotaSettings(name, of_all, scope) for name, of_all, scope in standing if of_all is not None),
+            *_scoped_quotas(config, table, side, followers),
+        ),
         is_observed=table.mode == "observe",
         policy=config.quota.policy,
         order=config.quota.order,
@@ -84,20 +93,6 @@ def throttle_settings(
         response_max_bytes=config.fetch.response_max_bytes,
         session_slots=config.fetch.session_cache_slots,
     )
-
-
-def _standing_quotas(table: ThrottleTable, side: SideName) -> list[QuotaSettings]:
-    if side == "leader":
-        reassignment, recovery = table.leader_reassignment_rate, table.leader_recovery_rate
-    else:
-        reassignment, recovery = table.follower_reassignment_rate, table.follower_recovery_rate
-    spares = table.under_min_isr != "throttled"
-    quotas = []
-    if reassignment is not None:
-        quotas.append(QuotaSettings(REASSIGNMENT, reassignment, Reassigned(spares)))
-    if recovery is not None:
-        quotas.append(QuotaSettings(RECOVERY, recovery, Recovering(spares)))
-    return quotas
 
 
 def _scoped_quotas(

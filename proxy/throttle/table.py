@@ -10,13 +10,12 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from heapq import nsmallest
-from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
-from weir.proxy.config.reader import ConfigError, read_table, shown, struct_fields
-from weir.proxy.config.tables import Cluster, LeaseTable, QuotaTable, ThrottleTable, TopicThrottle
+from weir.proxy.config.reader import ConfigError, read, read_table, shown, struct_fields
+from weir.proxy.config.tables import Cluster, LeaseTable, QuotaTable, ThrottleTable, TopicName, TopicThrottle
 from weir.proxy.config.throttle import check_throttle
 from weir.quota.layers import (
     EVERYTHING,
@@ -172,6 +171,18 @@ class LayeredThrottle:
         self._apply(self.table)
 
 
+def sides_by_hand(effective: EffectiveThrottle) -> set[str]:
+    """Return the sides of which a part in force may have been forgotten.
+
+    Such a part is neither the file's, which stands there on purpose, nor ends by itself.
+    """
+    return {
+        part.value.side if isinstance(part.value, QuotaTable) else path[-1].partition(".")[0]
+        for path, part in effective.parts.items()
+        if part.source != "file" and part.lease.expires_at == math.inf
+    }
+
+
 def changes_between(before: EffectiveThrottle, after: EffectiveThrottle) -> str:
     """Return what differs, for the log: `mode: none -> observe`, with at most MOST_TOLD parts. "none" is no part."""
     old, new = before.parts, after.parts
@@ -187,14 +198,6 @@ def changes_between(before: EffectiveThrottle, after: EffectiveThrottle) -> str:
 
 def _in_words(part: Part | None) -> str:
     return "none" if part is None else str(_plain(part.value))
-
-
-def plain_table(table: ThrottleTable) -> dict[str, Any]:
-    """Return the table as in JSON: with Kafka's names, without absent parts, always with `topics`."""
-    plain: dict[str, Any] = {_TOPICS: {}}
-    for path, value in _settings(table):
-        _put_at(plain, path, _plain(value))
-    return plain
 
 
 def _put_at(plain: dict[str, Any], path: Path, value: object) -> None:
@@ -277,47 +280,34 @@ def _shown(path: Path) -> str:
 
 
 async def _read(body: Mapping[str, Any], lease: Lease, cluster: Cluster | None) -> dict[Path, Entry]:
-    """Read what a merge patch sets and removes, some topics at a time."""
+    """Read what a merge patch sets and removes, some topics at a time. null, or a list without replicas, removes."""
     # sources and layers, so that what GET shows may be sent back as it is
-    plain = {key: value for key, value in body.items() if key not in (SOURCES_KEY, LAYERS_KEY, LEASE_KEY)}
-    topics = plain.pop(_TOPICS, {})
-    quotas = plain.get(_QUOTAS)
-    if quotas is None and _QUOTAS in plain:
-        del plain[_QUOTAS]
-        quotas = ()
+    plain = {key: value for key, value in body.items() if key not in (SOURCES_KEY, LAYERS_KEY, LEASE_KEY, _TOPICS)}
+    topics = body.get(_TOPICS, {})
     if topics is not None and not isinstance(topics, Mapping):
         raise ConfigError(_TOPICS, f"must be a table, not {shown(topics)}")
-    changes = _changes(plain, lease, cluster)
+    table = read_table(ThrottleTable, {key: value for key, value in plain.items() if value is not None})
+    check_throttle(table, cluster)
+    settings = dict(_settings(table))
+    # a list of quotas replaces the whole list (RFC 7396)
+    changes: dict[Path, Entry] = {(key,): Entry(settings.pop((key,), None), lease) for key in plain}
+    changes |= {path: Entry(value, lease) for path, value in settings.items()}
     if topics is None:
-        changes[_TOPICS,] = Entry(None, lease)
-    if quotas is not None:  # a list replaces the whole list (RFC 7396)
-        changes = {(_QUOTAS,): Entry(None, lease), **changes}
-    left = iter((topics or {}).items())
-    while some := dict(islice(left, TOPICS_PER_SLICE)):
-        changes |= _changes({_TOPICS: some}, lease, cluster)
-        await asyncio.sleep(0)
+        changes[_TOPICS,], topics = Entry(None, lease), {}
+    for number, (topic, lists) in enumerate(topics.items(), start=1):
+        if lists is None:
+            changes[_TOPICS, topic] = Entry(None, lease)
+        else:
+            changes |= {(_TOPICS, topic, key): Entry(value, lease) for key, value in _read_lists(topic, lists)}
+        if number % TOPICS_PER_SLICE == 0 and number < len(topics):
+            await asyncio.sleep(0)
     return changes
 
 
-def _changes(plain: Mapping[str, Any], lease: Lease, cluster: Cluster | None) -> dict[Path, Entry]:
-    table = read_table(ThrottleTable, _without_nulls(plain))
-    check_throttle(table, cluster)
-    settings = dict(_settings(table))
-    # null, or a list without replicas, is not among the settings: it removes
-    changes = {path: Entry(settings.get(path), lease) for path in _paths(plain) if path != (_QUOTAS,)}
-    return changes | {path: Entry(value, lease) for path, value in settings.items() if path[0] == _QUOTAS}
-
-
-def _paths(plain: Mapping[str, Any], above: Path = ()) -> Iterator[Path]:
-    """Yield the path of every value that is not a table."""
-    for key, value in plain.items():
-        if isinstance(value, Mapping):
-            yield from _paths(value, (*above, key))
-        else:
-            yield (*above, key)
-
-
-def _without_nulls(plain: object) -> object:
-    if not isinstance(plain, Mapping):
-        return plain
-    return {key: _without_nulls(value) for key, value in plain.items() if value is not None}
+def _read_lists(topic: str, lists: object) -> Iterator[tuple[str, ThrottledReplicas | None]]:
+    """Yield a topic's lists by name; None: no replica."""
+    told = {key: text for key, text in lists.items() if text is not None} if isinstance(lists, Mapping) else lists
+    throttle = read(dict[TopicName, TopicThrottle], {topic: told}, _TOPICS)[topic]
+    replicas = {field.encode_name: getattr(throttle, field.name) for field in struct_fields(TopicThrottle)}
+    for key in cast(Mapping[str, object], lists):
+        yield key, replicas.get(key) or None

@@ -12,7 +12,7 @@ from weir.lab.cluster import Cluster
 from weir.lab.modes import NEWEST
 from weir.proxy.cluster import kafka_throttle
 from weir.proxy.cluster.kafka_channel import KafkaChannel
-from weir.proxy.cluster.metadata import describe
+from weir.proxy.cluster.metadata import describe, every_topic
 from weir.proxy.config.address import Address
 from weir.proxy.config.cluster_access import connection_options
 from weir.proxy.config.tables import Cluster as ClusterTable
@@ -42,7 +42,7 @@ async def _assert_tells(cluster: Cluster, properties: Path) -> None:
         partitions = described.topics[b"orders"].partitions
         assert partitions is not None
         assert list(partitions) == [0]
-        assert (await kafka_throttle.cluster_of(channel)).controller == 1
+        assert (await every_topic(channel))[1] == {"orders"}
         await kafka_throttle.rates_of(channel, 1)
     finally:
         channel.close()

@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.integration.moves import MB, assert_identical, assert_keeps, assert_throttled, filled, moving, throttle
-from tests.proxy.polling import Polling
-from tests.proxy.resolving import POLL_SECONDS, Resolving
+from tests.proxy.watched import POLL_SECONDS, Watched
 from weir.lab.cluster import Cluster
 from weir.lab.modes import CORNERS, KraftCluster
 from weir.proxy.config.address import Address
@@ -34,15 +33,15 @@ def cluster() -> Iterator[Cluster]:
 
 
 @asynccontextmanager
-async def resolving(cluster: Cluster, *throttled: str) -> AsyncIterator[Resolving]:
-    """A resolver that asked the brokers once."""
-    asking = Resolving(*map(Address.parse, cluster.bootstrap_servers))
+async def resolving(cluster: Cluster, *throttled: str) -> AsyncIterator[Watched]:
+    """A watch that asked the brokers once."""
+    asking = Watched(*map(Address.parse, cluster.bootstrap_servers))
     asking.throttled = set(throttled)
     await asking.asked_at(0)
     try:
         yield asking
     finally:
-        asking.client.disconnect()
+        await asking.close()
 
 
 def id_on_disk(cluster: Cluster, topic: str) -> bytes:
@@ -82,16 +81,16 @@ async def test_ids_have_names_and_a_topic_that_is_created_again_has_a_new_one(cl
 
 
 async def test_partitions_with_fewer_in_sync_than_min_isr_are_published(cluster: Cluster) -> None:
-    polling = Polling(Address.parse(cluster.bootstrap_servers[0]), {"orders", "alone", "payments", "not-there"})
-    published = polling.under_min_isr
+    polling = Watched(Address.parse(cluster.bootstrap_servers[0]), cluster="")
+    polling.throttled = {"orders", "alone", "payments", "not-there"}
     await polling.poll()
-    assert published == [{(b"alone", 0)}]  # payments has the brokers' default, 1
+    assert polling.view.under_min_isr == {(b"alone", 0)}  # payments has the brokers' default, 1
     await asyncio.to_thread(cluster.stop_broker, 2)
     async with asyncio.timeout(30):
-        while published[-1] != {(b"orders", 0), (b"alone", 0)}:
+        while polling.view.under_min_isr != {(b"orders", 0), (b"alone", 0)}:
             await asyncio.sleep(0.1)
             await polling.poll()
-    polling.client.disconnect()
+    await polling.close()
 
 
 def test_a_topic_that_is_made_and_moved_at_once_is_throttled_from_its_first_fetch_on() -> None:

@@ -15,7 +15,7 @@ from weir.protocol.fetch import FetchRequest, check_replica_fetch, decode_fetch_
 from weir.protocol.fetch_request import read_replica_id
 from weir.protocol.framing import Pending, RequestStream, ResponseStream
 from weir.protocol.header import FETCH
-from weir.protocol.metadata import FIRST_METADATA_WITH_IDS, decode_api_versions, decode_cluster, decode_metadata
+from weir.protocol.metadata import decode_api_versions, decode_cluster
 from weir.protocol.response_scanner import Buffer, FetchResponseScanner
 
 ANY_VERSION = st.one_of(st.integers(-1, 20), st.integers(-(2**15), 2**15 - 1))
@@ -150,8 +150,5 @@ def test_metadata_of_any_bytes_is_read_or_raises_a_protocol_error(
         for topics in ((), (b"", b"a")):
             with contextlib.suppress(ProtocolError):
                 list(decode_cluster(payload, version, 7, topics)[1])
-        if version >= FIRST_METADATA_WITH_IDS:
-            with contextlib.suppress(ProtocolError):
-                list(decode_metadata(payload, version, 7))
         with contextlib.suppress(ProtocolError):
             decode_api_versions(payload, 7)

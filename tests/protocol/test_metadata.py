@@ -22,7 +22,6 @@ from weir.protocol.metadata import (
     MetadataTopic,
     decode_api_versions,
     decode_cluster,
-    decode_metadata,
     encode_api_versions_request,
     encode_metadata_request,
 )
@@ -89,7 +88,7 @@ def test_response_of_kafka_python_is_read(
     if version < 12:
         found = [(error, name or "", topic_id, partitions) for error, name, topic_id, partitions in found]
     frame = response(version, found, brokers)
-    assert list(decode_metadata(frame, version, 7)) == [
+    assert list(decode_topics(frame, version, 7)) == [
         MetadataTopic(error, None if name is None else name.encode(), topic_id) for error, name, topic_id, _ in found
     ]
 
@@ -153,6 +152,10 @@ def test_classic_request_is_what_kafka_python_reads(version: int, asked: list[st
     assert version < 4 or read.allow_auto_topic_creation is False
 
 
+def decode_topics(frame: bytes, version: int, correlation_id: int) -> Iterator[object]:
+    return decode_cluster(frame, version, correlation_id, ())[1]
+
+
 def decode_partitions(frame: bytes, version: int, correlation_id: int) -> Iterator[object]:
     return decode_cluster(frame, version, correlation_id, (b"orders",))[1]
 
@@ -166,7 +169,7 @@ def some_response(version: int = 12) -> bytes:
 
 def test_response_cut_anywhere_or_with_more_behind_it_is_malformed() -> None:
     whole = some_response()
-    for decode in (decode_metadata, decode_partitions):
+    for decode in (decode_topics, decode_partitions):
         for size in range(len(whole)):
             with pytest.raises(MalformedFrame):
                 list(decode(whole[:size], 12, 7))
@@ -179,7 +182,7 @@ def test_response_with_any_bytes_changed_is_read_or_malformed(data: st.DataObjec
     altered = bytearray(some_response())
     for at in data.draw(st.lists(st.integers(4, len(altered) - 1), min_size=1, max_size=4)):
         altered[at] = data.draw(st.integers(0, 255))
-    for decode in (decode_metadata, decode_partitions):
+    for decode in (decode_topics, decode_partitions):
         with contextlib.suppress(MalformedFrame):
             list(decode(bytes(altered), 12, 7))
 
@@ -202,12 +205,12 @@ def test_response_with_null_arrays_in_a_partition_is_read() -> None:
     empty_arrays = b"\x01\x01\x01\x00"
     assert whole.count(empty_arrays) == 1
     altered = whole.replace(empty_arrays, bytes(4))
-    assert list(decode_metadata(altered, 12, 7)) == [MetadataTopic(0, b"orders", b"o" * 16)]
+    assert list(decode_topics(altered, 12, 7)) == [MetadataTopic(0, b"orders", b"o" * 16)]
 
 
 def test_response_to_another_question_is_refused() -> None:
     with pytest.raises(CorrelationMismatch):
-        next(decode_metadata(some_response(), 12, 8))
+        next(decode_topics(some_response(), 12, 8))
     with pytest.raises(CorrelationMismatch):
         decode_api_versions(some_response(), 8)
 

@@ -7,8 +7,7 @@ import pytest_asyncio
 from tests.fakes.metadata_broker import MetadataBroker, metadata_broker
 from tests.fakes.relaying import pytest_asyncio_loop_factories
 from tests.fakes.throttle_cluster import ThrottleCluster, throttle_cluster
-from tests.proxy.following import LISTS, Following
-from tests.proxy.resolving import ORDERS, PAYMENTS, Resolving
+from tests.proxy.watched import LISTS, ORDERS, PAYMENTS, Following, Watched
 
 __all__ = ["pytest_asyncio_loop_factories"]
 
@@ -21,11 +20,11 @@ async def naming_broker() -> AsyncIterator[MetadataBroker]:
 
 
 @pytest_asyncio.fixture
-async def resolving(naming_broker: MetadataBroker) -> AsyncIterator[Resolving]:
-    """A resolver that asks that broker."""
-    resolving = Resolving(naming_broker.address)
-    yield resolving
-    resolving.client.disconnect()
+async def watched(naming_broker: MetadataBroker) -> AsyncIterator[Watched]:
+    """The watch of a sidecar without `[cluster]` that asks that broker."""
+    watched = Watched(naming_broker.address)
+    yield watched
+    watched.client.connections.close()
 
 
 @pytest_asyncio.fixture

@@ -11,56 +11,56 @@ from kafka.protocol.metadata import MetadataResponse
 from tests.fakes.metadata_broker import Broker, MetadataBroker, Partition, Question, Topic
 from tests.proxy.answered import Answered
 from tests.proxy.loop_gaps import longest_gaps
-from tests.proxy.resolving import FOLLOWER, POLL_SECONDS, Resolving, events, fields
+from tests.proxy.watched import FOLLOWER, POLL_SECONDS, Watched, events, fields
 from weir.proxy.cluster.metadata import describe
 from weir.quota.removed_replicas import Replicas
 
 
-def fetched(resolving: Resolving, *topics: bytes) -> None:
+def fetched(watched: Watched, *topics: bytes) -> None:
     """A follower is caught up on partition 0 of these, and fetches no more."""
-    asker = resolving.throttle.lag.asker()
-    asker.fetched(resolving.clock())
+    asker = watched.throttle.lag.asker()
+    asker.fetched(watched.clock())
     for topic in topics:
-        asker.topic(FOLLOWER, topic).update(0, 10, 10, resolving.clock())
+        asker.topic(FOLLOWER, topic).update(0, 10, 10, watched.clock())
     asker.close()
 
 
-def forgotten(resolving: Resolving) -> bool:
-    return not list(resolving.throttle.lag.rows())
+def forgotten(watched: Watched) -> bool:
+    return not list(watched.throttle.lag.rows())
 
 
 async def test_replica_that_was_moved_away_is_forgotten_by_the_poll_of_topic_ids(
-    naming_broker: MetadataBroker, resolving: Resolving, caplog: pytest.LogCaptureFixture
+    naming_broker: MetadataBroker, watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "weir")
     naming_broker.replicas = {"payments": {0: [1, FOLLOWER]}}
-    fetched(resolving, b"payments")
-    await resolving.asked_at(0)
+    fetched(watched, b"payments")
+    await watched.asked_at(0)
     assert [question.names for question in naming_broker.asked] == [["orders"]]
-    await resolving.asked_at(POLL_SECONDS)
+    await watched.asked_at(POLL_SECONDS)
     assert naming_broker.asked[1:] == [Question(["orders", "payments"], [], may_create=False, version=12)]
     naming_broker.replicas = {"payments": {0: [1, 3]}}
-    await resolving.asked_at(2 * POLL_SECONDS)
-    await resolving.asked_at(3 * POLL_SECONDS - 1)
-    assert not forgotten(resolving)
+    await watched.asked_at(2 * POLL_SECONDS)
+    await watched.asked_at(3 * POLL_SECONDS - 1)
+    assert not forgotten(watched)
     assert len(naming_broker.asked) == 3  # it is not asked more often for that
-    await resolving.asked_at(3 * POLL_SECONDS)
-    assert forgotten(resolving)
+    await watched.asked_at(3 * POLL_SECONDS)
+    assert forgotten(watched)
     assert events(caplog) == ["replicas_not_assigned"]
     assert fields(caplog, "replicas_not_assigned")["partitions"] == 1
-    await resolving.asked_at(4 * POLL_SECONDS)
+    await watched.asked_at(4 * POLL_SECONDS)
     assert naming_broker.asked[-1].names == ["orders"]
 
 
 async def test_replica_of_a_deleted_topic_is_forgotten_though_nothing_is_throttled(
-    naming_broker: MetadataBroker, resolving: Resolving
+    naming_broker: MetadataBroker, watched: Watched
 ) -> None:
-    resolving.throttled = set()
-    fetched(resolving, b"deleted")
+    watched.throttled = set()
+    fetched(watched, b"deleted")
     for polls in range(3):
-        await resolving.asked_at(polls * POLL_SECONDS)
+        await watched.asked_at(polls * POLL_SECONDS)
     assert [question.names for question in naming_broker.asked] == [["deleted"]] * 2
-    assert forgotten(resolving)
+    assert forgotten(watched)
 
 
 @pytest.mark.parametrize(
@@ -77,78 +77,78 @@ async def test_replica_of_a_deleted_topic_is_forgotten_though_nothing_is_throttl
     ],
 )
 async def test_replica_is_kept_where_the_broker_does_not_say_that_it_is_gone(
-    naming_broker: MetadataBroker, resolving: Resolving, how: dict[str, object]
+    naming_broker: MetadataBroker, watched: Watched, how: dict[str, object]
 ) -> None:
     for name, value in how.items():
         setattr(naming_broker, name, value)
-    fetched(resolving, b"payments")
+    fetched(watched, b"payments")
     for polls in range(10):
-        await resolving.asked_at(polls * POLL_SECONDS)
-    assert not forgotten(resolving)
+        await watched.asked_at(polls * POLL_SECONDS)
+    assert not forgotten(watched)
 
 
 async def test_replica_of_a_broker_that_is_down_is_not_assigned_where_another_has_its_place(
-    naming_broker: MetadataBroker, resolving: Resolving
+    naming_broker: MetadataBroker, watched: Watched
 ) -> None:
     """REPLICA_NOT_AVAILABLE, of older brokers, is no reason to doubt the answer."""
     naming_broker.partition_errors, naming_broker.replicas = {0: 9}, {"payments": {0: [1, 3]}}
-    fetched(resolving, b"payments")
+    fetched(watched, b"payments")
     for polls in range(3):
-        await resolving.asked_at(polls * POLL_SECONDS)
-    assert forgotten(resolving)
+        await watched.asked_at(polls * POLL_SECONDS)
+    assert forgotten(watched)
 
 
 async def test_replica_that_became_the_leader_is_forgotten_here(
-    naming_broker: MetadataBroker, resolving: Resolving
+    naming_broker: MetadataBroker, watched: Watched
 ) -> None:
     naming_broker.replicas, naming_broker.leader = {"payments": {0: [1, FOLLOWER]}}, FOLLOWER
-    fetched(resolving, b"payments")
+    fetched(watched, b"payments")
     for polls in range(3):
-        await resolving.asked_at(polls * POLL_SECONDS)
-    assert forgotten(resolving)
+        await watched.asked_at(polls * POLL_SECONDS)
+    assert forgotten(watched)
 
 
 async def test_replica_that_the_cluster_says_is_in_sync_has_no_lag(
-    naming_broker: MetadataBroker, resolving: Resolving
+    naming_broker: MetadataBroker, watched: Watched
 ) -> None:
     naming_broker.replicas, naming_broker.leader = {"payments": {0: [FOLLOWER, 1]}}, 1
-    fetched(resolving, b"payments")
+    fetched(watched, b"payments")
     for polls in range(10):
-        await resolving.asked_at(polls * POLL_SECONDS)
-    assert [row.lag_seconds for row in resolving.throttle.lag.rows()] == [0]
+        await watched.asked_at(polls * POLL_SECONDS)
+    assert [row.lag_seconds for row in watched.throttle.lag.rows()] == [0]
 
 
 async def test_replica_of_a_partition_that_another_broker_leads_is_forgotten(
-    naming_broker: MetadataBroker, resolving: Resolving
+    naming_broker: MetadataBroker, watched: Watched
 ) -> None:
     """This broker was restarted, and leads nothing any more."""
     naming_broker.replicas, naming_broker.leader = {"payments": {0: [3, 1, FOLLOWER]}}, 3
-    fetched(resolving, b"payments")
+    fetched(watched, b"payments")
     for polls in range(3):
-        await resolving.asked_at(polls * POLL_SECONDS)
-    assert forgotten(resolving)
+        await watched.asked_at(polls * POLL_SECONDS)
+    assert forgotten(watched)
 
 
 async def test_replica_id_that_somebody_made_up_has_no_lag(
-    naming_broker: MetadataBroker, resolving: Resolving, caplog: pytest.LogCaptureFixture
+    naming_broker: MetadataBroker, watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     naming_broker.replicas = {"payments": {0: [1, FOLLOWER]}}
-    asker = resolving.throttle.lag.asker()
+    asker = watched.throttle.lag.asker()
     asker.fetched(0.0)
     asker.topic(1000, b"payments").update(0, 10, 10, 0.0)
-    await resolving.asked_at(0)
-    assert forgotten(resolving)
-    await resolving.asked_at(1)
+    await watched.asked_at(0)
+    assert forgotten(watched)
+    await watched.asked_at(1)
     assert events(caplog) == ["replica_ids_refused"]
     assert fields(caplog, "replica_ids_refused")["count"] == 1
 
 
 async def test_lag_without_room_is_logged_once_in_a_while(
-    resolving: Resolving, naming_broker: MetadataBroker, caplog: pytest.LogCaptureFixture
+    watched: Watched, naming_broker: MetadataBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     for seconds in range(4):
-        resolving.throttle.lag.evicted += seconds % 2
-        await resolving.asked_at(seconds)
+        watched.throttle.lag.evicted += seconds % 2
+        await watched.asked_at(seconds)
     assert events(caplog) == ["lag_evicted"]
 
 

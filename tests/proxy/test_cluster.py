@@ -15,12 +15,12 @@ from tests.fakes.servers import serving
 from tests.proxy.answered import Answered
 from tests.proxy.cluster_broker import Broker
 from tests.proxy.loop_gaps import longest_gaps
-from tests.proxy.polling import Polling
-from weir.proxy.cluster import min_isr, servers
-from weir.proxy.cluster.in_sync import InSyncReplicas, InSyncTopics
+from tests.proxy.watched import Watched, until
+from weir.proxy.cluster import connections, min_isr
 from weir.proxy.cluster.metadata import describe
 from weir.proxy.cluster.min_isr import REFRESH_SECONDS, RETRY_SECONDS
-from weir.proxy.cluster.view import ClusterView
+from weir.proxy.cluster.topics import in_sync_of
+from weir.proxy.cluster.view import InSyncReplicas
 from weir.proxy.config.address import Address
 
 
@@ -32,63 +32,63 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 @pytest_asyncio.fixture
-async def harness(broker: Broker) -> AsyncIterator[Polling]:
-    harness = Polling(Address("127.0.0.1", broker.port), {"orders"})
-    yield harness
-    harness.client.disconnect()
-    await asyncio.sleep(0)
+async def watched(broker: Broker) -> AsyncIterator[Watched]:
+    watched = Watched(Address("127.0.0.1", broker.port), cluster="", poll_seconds=5.0)
+    yield watched
+    await watched.close()
 
 
 ORDERS_IN_SYNC = {(b"orders", 0): frozenset({1, 2}), (b"orders", 1): frozenset({1})}
 
 
-async def test_cluster_poll_publishes_the_isr_of_throttled_topics(broker: Broker, harness: Polling) -> None:
-    await harness.poll()
-    assert harness.published == [ORDERS_IN_SYNC]
-    assert harness.counted == (1, 0)
+async def test_cluster_poll_publishes_the_isr_of_throttled_topics(broker: Broker, watched: Watched) -> None:
+    await watched.poll()
+    assert watched.told_of("in_sync") == [ORDERS_IN_SYNC]
+    assert watched.polls("topics") == (1, 0)
 
 
 @pytest.mark.parametrize("newest", [1, 5])
-async def test_cluster_poll_publishes_the_brokers_hosts(newest: int, broker: Broker, harness: Polling) -> None:
+async def test_cluster_poll_publishes_the_brokers_hosts(newest: int, broker: Broker, watched: Watched) -> None:
     broker.newest_metadata = newest
-    await harness.poll()
-    assert harness.brokers == [{1: "127.0.0.1"}]
-    assert harness.published[-1]
+    await watched.poll()
+    assert [broker.host for broker in watched.view.brokers.values()] == ["127.0.0.1"]
+    assert watched.told_of("in_sync")[-1]
 
 
-async def test_cluster_poll_names_throttled_topics_only_and_creates_none(broker: Broker, harness: Polling) -> None:
-    harness.topics = {"orders", "gone"}
-    await harness.poll()
+async def test_cluster_poll_names_throttled_topics_only_and_creates_none(broker: Broker, watched: Watched) -> None:
+    watched.throttled = {"orders", "gone"}
+    await watched.poll()
     assert broker.asked == [["gone", "orders"]]
     assert broker.may_create[-1] is False
-    assert harness.published == [ORDERS_IN_SYNC]
+    assert watched.told_of("in_sync") == [ORDERS_IN_SYNC]
 
 
-async def test_cluster_poll_of_an_old_broker_names_no_topic(broker: Broker, harness: Polling) -> None:
+async def test_cluster_poll_of_an_old_broker_names_no_topic(broker: Broker, watched: Watched) -> None:
     """Before Metadata v4 a name that is not there is created."""
     broker.newest_metadata = 1
-    await harness.poll()
+    await watched.poll()
     assert broker.asked == [None]
-    assert harness.published == [ORDERS_IN_SYNC]
+    assert watched.told_of("in_sync") == [ORDERS_IN_SYNC]
 
 
-async def test_cluster_poll_again_uses_the_same_connection(broker: Broker, harness: Polling) -> None:
-    await harness.poll()
-    await harness.poll()
+async def test_cluster_poll_again_uses_the_same_connection(broker: Broker, watched: Watched) -> None:
+    await watched.poll()
+    await watched.poll()
     assert broker.asked == [["orders"], ["orders"]]
 
 
-async def test_cluster_poll_without_throttled_topics_asks_nothing(broker: Broker, harness: Polling) -> None:
-    harness.topics = set()
-    await harness.poll()
+async def test_cluster_poll_without_throttled_topics_asks_nothing(broker: Broker, watched: Watched) -> None:
+    watched.throttled = set()
+    await watched.poll()
     assert broker.asked == []
-    assert harness.published == [{}]
+    assert watched.told == []
 
 
-async def test_cluster_partition_with_an_error_is_not_known(broker: Broker, harness: Polling) -> None:
+async def test_cluster_partition_with_an_error_is_not_known(broker: Broker, watched: Watched) -> None:
+    await watched.poll()
     broker.partition_error = 5
-    await harness.poll()
-    assert harness.published == [{}]
+    await watched.poll()
+    assert watched.told_of("in_sync") == [ORDERS_IN_SYNC, {}]
 
 
 @pytest.mark.parametrize("topic_count", [1, 200])
@@ -99,61 +99,57 @@ async def test_cluster_of_20000_partitions_never_holds_the_loop_for_long(topic_c
         for number in range(topic_count)
     ]
     channel = Answered(MetadataResponse_v5(0, [(1, "127.0.0.1", 9092, None)], "cluster", 1, topics).encode())
-    names = {name for _, name, *_ in topics}
-    published: list[InSyncReplicas] = []
-    in_sync = InSyncTopics(lambda: names, published.append)
+    names = [name.encode() for _, name, *_ in topics]
 
-    async def polled() -> None:
-        asked = await in_sync.topics()
-        told = await describe(channel, asked, asked)
-        await in_sync.told(ClusterView(told.brokers, told.controller, told.topics))
+    async def polled() -> InSyncReplicas:
+        return await in_sync_of((await describe(channel, names, names)).topics, names, {})
 
     found = [await longest_gaps(polled()) for _ in range(3)]
-    assert [len(known) for known in published] == [20_000] * 3
+    assert [len(known) for known, _ in found] == [20_000] * 3
     # The best of three, for a machine that does other work too.
     assert min(gaps[0] for _, gaps in found) < 0.005
 
 
 async def test_cluster_that_fails_publishes_nothing_known_and_is_asked_again(
-    broker: Broker, harness: Polling, caplog: pytest.LogCaptureFixture
+    broker: Broker, watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "weir")
-    await harness.poll()
+    await watched.poll()
     broker.broken = True
-    await harness.poll()
-    await harness.poll()
-    assert harness.published == [ORDERS_IN_SYNC, {}, {}]
-    assert harness.counted == (1, 2)
+    await watched.poll()
+    await watched.poll()
+    assert watched.told_of("in_sync") == [ORDERS_IN_SYNC, {}]
+    assert watched.polls("topics") == (1, 2)
     assert [record.msg for record in caplog.records if record.name == "weir"] == ["cluster_poll_failed"]
     broker.broken = False
-    await harness.poll()
-    assert harness.published[-1] == ORDERS_IN_SYNC
+    await watched.poll()
+    assert watched.told_of("in_sync")[-1] == ORDERS_IN_SYNC
     assert caplog.records[-1].msg == "cluster_poll_recovered"
 
 
 async def test_cluster_that_does_not_answer_is_asked_again_on_a_new_connection(
-    broker: Broker, harness: Polling, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the old one the answer might come late, to another question."""
-    monkeypatch.setattr(servers, "QUESTION_TIMEOUT_SECONDS", 0.5)
-    await harness.poll()
+    monkeypatch.setattr(connections, "QUESTION_TIMEOUT_SECONDS", 0.5)
+    await watched.poll()
     broker.silent = True
-    await harness.poll()
-    assert harness.counted == (1, 1)
+    await watched.poll()
+    assert watched.polls("topics") == (1, 1)
     broker.silent = False
-    await harness.poll()
-    assert harness.counted == (2, 1)
+    await watched.poll()
+    assert watched.polls("topics") == (2, 1)
     assert broker.connections == 2
 
 
 async def test_cluster_with_no_server_there_fails_and_says_which(
-    broker: Broker, harness: Polling, caplog: pytest.LogCaptureFixture
+    broker: Broker, watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert broker.server is not None
     broker.server.close()
     await broker.server.wait_closed()
-    await harness.poll()
-    assert harness.counted == (0, 1)
+    await watched.poll()
+    assert watched.polls("topics") == (0, 1)
     failure = next(record for record in caplog.records if record.msg == "cluster_poll_failed")
     assert f"127.0.0.1:{broker.port}" in str(failure.__dict__["weir_fields"]["error"])
 
@@ -162,37 +158,37 @@ ONE_IN_SYNC = frozenset({(b"orders", 1)})
 
 
 async def test_cluster_poll_publishes_the_partitions_under_their_min_isr(
-    broker: Broker, harness: Polling, caplog: pytest.LogCaptureFixture
+    broker: Broker, watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
-    harness.topics = {"orders", "payments", "gone"}
-    await harness.poll()
+    watched.throttled = {"orders", "payments", "gone"}
+    await watched.poll()
     assert broker.configs_asked == [["gone", "orders", "payments"]]
-    assert harness.under_min_isr == [ONE_IN_SYNC]
+    assert watched.told_of("under_min_isr") == [ONE_IN_SYNC]
     broker.min_isr["orders"] = "3"
-    harness.topics = {"orders"}  # other topics are throttled: asked for at once
-    await harness.poll()
-    assert harness.under_min_isr[-1] == {(b"orders", 0), (b"orders", 1)}
+    watched.throttled = {"orders"}  # other topics are throttled: asked for at once
+    await watched.poll()
+    assert watched.told_of("under_min_isr")[-1] == {(b"orders", 0), (b"orders", 1)}
     assert caplog.records == []  # that a throttled topic is not there is no fault
 
 
-async def test_cluster_min_isr_is_asked_for_again_after_a_while(broker: Broker, harness: Polling) -> None:
+async def test_cluster_min_isr_is_asked_for_again_after_a_while(broker: Broker, watched: Watched) -> None:
     for seconds in (0, REFRESH_SECONDS - 1, REFRESH_SECONDS, 2 * REFRESH_SECONDS - 1):
-        harness.clock.now = seconds
-        await harness.poll()
+        watched.clock.now = seconds
+        await watched.poll()
         broker.min_isr["orders"] = "1"
     assert len(broker.configs_asked) == 2
-    assert harness.under_min_isr == [ONE_IN_SYNC, ONE_IN_SYNC, frozenset(), frozenset()]
+    assert watched.told_of("under_min_isr") == [ONE_IN_SYNC, frozenset()]
 
 
 async def test_cluster_min_isr_of_many_topics_is_asked_for_in_several_questions(
-    broker: Broker, harness: Polling, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(min_isr, "TOPICS_PER_QUESTION", 2)
-    harness.topics = {"a", "b", "orders", "payments", "z"}
+    watched.throttled = {"a", "b", "orders", "payments", "z"}
     broker.min_isr["payments"] = "3"
-    await harness.poll()
+    await watched.poll()
     assert broker.configs_asked == [["a", "b"], ["orders", "payments"], ["z"]]
-    assert harness.under_min_isr == [ONE_IN_SYNC | {(b"payments", 0)}]
+    assert watched.told_of("under_min_isr") == [ONE_IN_SYNC | {(b"payments", 0)}]
 
 
 @pytest.mark.parametrize(
@@ -203,16 +199,16 @@ async def test_cluster_min_isr_of_many_topics_is_asked_for_in_several_questions(
     ],
 )
 async def test_cluster_that_refuses_min_isr_still_tells_the_isr_and_is_warned_of_once(
-    broker: Broker, harness: Polling, caplog: pytest.LogCaptureFixture, refusing: dict[str, Any], said: str
+    broker: Broker, watched: Watched, caplog: pytest.LogCaptureFixture, refusing: dict[str, Any], said: str
 ) -> None:
     for name, value in refusing.items():
         setattr(broker, name, value)
     for seconds in (0, 5, REFRESH_SECONDS):
-        harness.clock.now = seconds
-        await harness.poll()
-    assert harness.published == [ORDERS_IN_SYNC] * 3
-    assert harness.under_min_isr == [frozenset()] * 3
-    assert harness.counted == (3, 0)
+        watched.clock.now = seconds
+        await watched.poll()
+    assert watched.told_of("in_sync") == [ORDERS_IN_SYNC]
+    assert watched.view.under_min_isr == frozenset()
+    assert watched.polls("topics") == (3, 0)
     assert broker.connections == 1
     (warned,) = (record for record in caplog.records if record.name == "weir")
     assert (warned.msg, str(warned.__dict__["weir_fields"]["error"])) == ("min_isr_refused", said)
@@ -221,81 +217,71 @@ async def test_cluster_that_refuses_min_isr_still_tells_the_isr_and_is_warned_of
 @pytest.mark.parametrize("fault", ["configs_silent", "configs_garbage"])
 async def test_cluster_whose_min_isr_is_not_answered_tells_the_isr_and_keeps_what_was_known(
     broker: Broker,
-    harness: Polling,
+    watched: Watched,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     fault: str,
 ) -> None:
-    monkeypatch.setattr(servers, "QUESTION_TIMEOUT_SECONDS", 0.5)
-    await harness.poll()
+    monkeypatch.setattr(connections, "QUESTION_TIMEOUT_SECONDS", 0.5)
+    await watched.poll()
     setattr(broker, fault, True)
     for seconds in (REFRESH_SECONDS, REFRESH_SECONDS + RETRY_SECONDS - 1):
-        harness.clock.now = seconds
-        await harness.poll()
-    assert harness.published == [ORDERS_IN_SYNC] * 3
-    assert harness.under_min_isr == [ONE_IN_SYNC] * 3
+        watched.clock.now = seconds
+        await watched.poll()
+    assert watched.view.in_sync == ORDERS_IN_SYNC
+    assert watched.view.under_min_isr == ONE_IN_SYNC
     assert len(broker.configs_asked) == 2
     assert [record.msg for record in caplog.records if record.name == "weir"] == ["min_isr_not_answered"]
     setattr(broker, fault, False)
     broker.min_isr["orders"] = "1"
-    harness.clock.now = REFRESH_SECONDS + RETRY_SECONDS
-    await harness.poll()
-    assert harness.under_min_isr[-1] == frozenset()
+    watched.clock.now = REFRESH_SECONDS + RETRY_SECONDS
+    await watched.poll()
+    assert watched.told_of("under_min_isr")[-1] == frozenset()
 
 
-async def test_cluster_that_fails_leaves_no_partition_under_min_isr(broker: Broker, harness: Polling) -> None:
-    await harness.poll()
+async def test_cluster_that_fails_leaves_no_partition_under_min_isr(broker: Broker, watched: Watched) -> None:
+    await watched.poll()
     broker.broken = True
-    await harness.poll()
-    assert harness.under_min_isr == [ONE_IN_SYNC, frozenset()]
+    await watched.poll()
+    assert watched.told_of("under_min_isr") == [ONE_IN_SYNC, frozenset()]
 
 
 async def test_cluster_run_goes_on_when_what_takes_the_isr_raises(
-    broker: Broker, harness: Polling, caplog: pytest.LogCaptureFixture
+    watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     taken = asyncio.Event()
 
-    def take(in_sync: InSyncReplicas) -> None:
+    def take(name: str, value: object) -> None:
         if not caplog.records:
             raise RuntimeError("a bug")
-        taken.set()
+        if name == "in_sync":
+            taken.set()
 
-    harness.publish = take  # type: ignore[method-assign]
-    running = asyncio.create_task(harness.client.run())
-    async with asyncio.timeout(2):
-        while not caplog.records:  # noqa: ASYNC110 - a log has no event
-            await asyncio.sleep(0.001)
-        harness.wake()
+    watched.take = take  # type: ignore[method-assign]
+    async with watched.running(), asyncio.timeout(2):
+        await until(lambda: bool(caplog.records))
+        watched.client.ask_now()
         await taken.wait()
     assert caplog.records[0].msg == "cluster_poll_not_taken"
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
 
 
-async def test_cluster_run_polls_at_once_when_woken(broker: Broker, harness: Polling) -> None:
-    running = asyncio.create_task(harness.client.run())
-    await harness.published_again.wait()
-    harness.published_again.clear()
-    harness.topics = {"payments"}
-    harness.wake()
-    async with asyncio.timeout(2):  # the next one by itself is due after 5 s
-        await harness.published_again.wait()
-    assert harness.published[-1] == {(b"payments", 0): frozenset({1, 3})}
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+async def test_cluster_run_polls_at_once_when_woken(watched: Watched) -> None:
+    async with watched.running():
+        await until(lambda: bool(watched.view.in_sync))
+        watched.throttled = {"payments"}
+        watched.client.ask_now()  # the clock stands still: the next one by itself is never due
+        await until(lambda: watched.told_of("in_sync")[-1] == {(b"payments", 0): frozenset({1, 3})})
 
 
 @pytest.mark.parametrize("newest_metadata", [1, 5])
 async def test_replicas_that_lag_are_asked_for_too_where_brokers_have_no_topic_ids(
-    broker: Broker, harness: Polling, newest_metadata: int, caplog: pytest.LogCaptureFixture
+    broker: Broker, watched: Watched, newest_metadata: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Broker 2 follows `orders`, broker 9 nothing; `deleted` is not there any more."""
     caplog.set_level(logging.INFO, "weir")
     broker.newest_metadata = newest_metadata
-    harness.topics = {"payments"}
-    throttle = harness.throttle
+    watched.throttled = {"payments"}
+    throttle = watched.throttle
     throttle.brokers.learn([2, 9])
     asker = throttle.lag.asker()
     asker.fetched(0.0)
@@ -303,9 +289,9 @@ async def test_replicas_that_lag_are_asked_for_too_where_brokers_have_no_topic_i
         asker.topic(replica, topic).update(0, 10, 10, 0.0)
     asker.close()
     for _ in range(6):
-        harness.clock.move(5.0)
-        await harness.poll()
+        watched.clock.move(5.0)
+        await watched.poll()
     assert [(row.replica, row.topic, row.lag_seconds) for row in throttle.lag.rows()] == [(2, b"orders", 0)]
-    assert harness.published[-1] == {(b"payments", 0): frozenset({1, 3})}
+    assert watched.told_of("in_sync")[-1] == {(b"payments", 0): frozenset({1, 3})}
     assert broker.asked[-1] == (["orders", "payments"] if newest_metadata == 5 else None)
     assert [record.msg for record in caplog.records if record.name == "weir"] == ["replicas_not_assigned"]

@@ -4,86 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from itertools import pairwise
 
 import pytest
 import pytest_asyncio
 from aiokafka.protocol.admin import DescribeConfigsRequest
 
-from tests.fakes.clock import MovedClock
 from tests.fakes.metadata_broker import MetadataBroker, metadata_broker
-from tests.proxy.resolving import FOLLOWER, ORDERS, PAYMENTS, Waits, events, fields
-from weir.proxy.cluster import client
+from tests.proxy.watched import FOLLOWER, ORDERS, PAYMENTS, Watched, events, fields
 from weir.proxy.cluster.channel import PlainChannel, metadata_version
 from weir.proxy.cluster.client import FIRST_RETRY_SECONDS
-from weir.proxy.cluster.followers import Followers
 from weir.proxy.cluster.kafka_channel import KafkaChannel
 from weir.proxy.cluster.metadata import describe, names_of_ids
-from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.view import Broker, ClusterView, Topic
-from weir.proxy.cluster.watch import ClusterWatch, Consumers
-from weir.proxy.config.address import Address
-from weir.proxy.config.load import parse_config
-from weir.proxy.log import EventLog
-from weir.quota.removed_replicas import RemovedReplicas, Replicas
-from weir.quota.throttle import Throttle
-from weir.quota.topic_names import TopicNames
-
-CONFIG = """
-broker_id = 1
-[[ingress]]
-listen = "127.0.0.1:9501"
-upstream = "127.0.0.1:{port}"
-{cluster}
-"""
-
-
-class Watched:
-    """A sidecar's watch of the cluster, and what it is told."""
-
-    def __init__(self, server: Address, cluster: str) -> None:
-        self.clock = MovedClock(0.0)
-        self.names = TopicNames(self.clock)
-        self.throttle = Throttle("leader", 1, self.clock, topic_names=self.names)
-        self.throttle.brokers.learn([FOLLOWER])
-        self.throttled: Collection[str] = {"orders"}
-        self.told: list[tuple[str, object]] = []
-        self.stats = PollStats()
-        self.watch = ClusterWatch(
-            parse_config(CONFIG.format(port=server.port, cluster=cluster)),
-            self.names,
-            RemovedReplicas([self.throttle]),
-            Consumers(
-                throttled_topics=lambda: self.throttled,
-                names_changed=lambda: self.told.append(("names", self.names.generation)),
-                in_sync=lambda found: self.told.append(("in sync", found)),
-                under_min_isr=lambda found: self.told.append(("under min ISR", found)),
-                broker_addresses=lambda found: self.told.append(("addresses", found)),
-                followers=Followers(
-                    throttle=lambda layer: self.told.append(("throttle", layer)),
-                    moves=lambda moves: self.told.append(("moves", moves)),
-                    racks=lambda racks: self.told.append(("racks", racks)),
-                    wants_facts=lambda: False,
-                ),
-            ),
-            EventLog(clock=self.clock),
-            self.stats,
-            self.clock,
-        )
-
-    async def asked_at(self, seconds: float) -> list[tuple[str, object]]:
-        """Return who was told what in one round."""
-        self.clock.now = seconds
-        self.told.clear()
-        await self.watch.client.round()
-        await asyncio.sleep(0)
-        return self.told
-
-    async def close(self) -> None:
-        self.watch.client.disconnect()
-        await self.watch.close()
-        await asyncio.sleep(0)
+from weir.quota.removed_replicas import Replicas
 
 
 @pytest_asyncio.fixture
@@ -95,27 +30,46 @@ async def naming_broker() -> AsyncIterator[MetadataBroker]:
 
 @pytest_asyncio.fixture
 async def watched(naming_broker: MetadataBroker) -> AsyncIterator[Watched]:
-    watched = Watched(naming_broker.address, f'[cluster]\nbootstrap_servers = "{naming_broker.address}"')
+    watched = Watched(naming_broker.address, cluster="", poll_seconds=5.0)
     yield watched
     await watched.close()
 
 
 async def test_cluster_one_question_serves_everyone(naming_broker: MetadataBroker, watched: Watched) -> None:
     told = await watched.asked_at(0)
-    assert [who for who, _ in told] == ["in sync", "names", "under min ISR", "addresses"]
-    assert dict(told)["in sync"] == {(b"orders", 0): frozenset({1})}
+    assert [name for name, _ in told] == ["brokers", "racks", "names_generation", "in_sync"]
+    assert dict(told)["in_sync"] == {(b"orders", 0): frozenset({1})}
     assert watched.names.name_of(ORDERS) == b"orders"
     assert [question.names for question in naming_broker.asked] == [["orders"]]
     assert naming_broker.connections == 1
-    view = watched.watch.client.view
-    assert view == ClusterView(
+    assert watched.view == ClusterView(
         brokers={1: Broker("127.0.0.1", naming_broker.port, None)},
-        controller=-1,
+        racks={1: None},
         topics={b"orders": Topic(ORDERS, {0: Replicas(1, frozenset({FOLLOWER}), frozenset({1}))})},
+        in_sync={(b"orders", 0): frozenset({1})},
+        names_generation=1,
     )
+
+
+async def test_cluster_tells_nothing_again_that_stays_but_where_brokers_are(
+    naming_broker: MetadataBroker, watched: Watched
+) -> None:
+    """Their names are resolved with each answer, as what they stand for may change."""
+    await watched.asked_at(0)
+    assert await watched.asked_at(5) == [("brokers", watched.view.brokers)]
+    naming_broker.replicas = {"orders": {0: [3, FOLLOWER]}}
+    naming_broker.leader = 3
+    assert [name for name, _ in await watched.asked_at(10)] == ["brokers", "in_sync"]
+    assert len(naming_broker.asked) == 3
+
+
+async def test_cluster_whose_broker_knows_no_brokers_yet_leaves_those_that_are_known(
+    naming_broker: MetadataBroker, watched: Watched
+) -> None:
+    await watched.asked_at(0)
+    naming_broker.knows_brokers = False
     await watched.asked_at(5)
-    assert watched.watch.client.view is not view
-    assert len(naming_broker.asked) == 2
+    assert (list(watched.view.brokers), watched.view.racks) == ([1], {1: None})
 
 
 async def test_cluster_an_id_is_asked_for_at_once_on_the_same_connection(
@@ -124,15 +78,15 @@ async def test_cluster_an_id_is_asked_for_at_once_on_the_same_connection(
     await watched.asked_at(0)
     watched.names.name_of(PAYMENTS)
     told = await watched.asked_at(1)
-    assert [who for who, _ in told] == ["names"]
+    assert [name for name, _ in told] == ["names_generation"]
     assert (naming_broker.asked[-1].topic_ids, naming_broker.connections) == ([PAYMENTS], 1)
 
 
 async def test_cluster_without_the_table_nobody_is_told_who_is_in_sync(naming_broker: MetadataBroker) -> None:
-    watched = Watched(naming_broker.address, "")
+    watched = Watched(naming_broker.address)
     told = await watched.asked_at(0)
-    assert [who for who, _ in told] == ["names"]
-    assert watched.watch.client.view.topics == {b"orders": Topic(ORDERS)}  # partitions are not even read
+    assert [name for name, _ in told] == ["names_generation"]
+    assert watched.view.topics == {b"orders": Topic(ORDERS)}  # partitions are not even read
     await watched.close()
 
 
@@ -144,45 +98,41 @@ async def test_cluster_that_fails_is_forgotten_by_everyone_and_asked_again_soon(
     naming_broker.hangs_up = True
     watched.names.name_of(PAYMENTS)
     told = await watched.asked_at(5)
-    assert told == [("in sync", {}), ("under min ISR", frozenset())]
+    assert told == [("in_sync", {})]
     assert events(caplog) == ["min_isr_refused", "cluster_poll_failed"]
     assert "topics that have ids only are throttled as if they were listed" in str(
         fields(caplog, "cluster_poll_failed")["effect"]
     )
-    assert watched.watch.client.view.topics == {}
-    assert watched.watch.client.view.brokers  # what is known of them stays
+    assert watched.view.topics == {}
+    assert watched.view.brokers  # what is known of them stays
     naming_broker.hangs_up = False
-    await watched.asked_at(5 + FIRST_RETRY_SECONDS)
+    told = await watched.asked_at(5 + FIRST_RETRY_SECONDS)
     assert watched.names.name_of(PAYMENTS) == b"payments"
-    assert dict(watched.told)["in sync"] == {(b"orders", 0): frozenset({1})}
+    assert dict(told)["in_sync"] == {(b"orders", 0): frozenset({1})}
     assert events(caplog)[2:] == ["cluster_poll_recovered"]
 
 
 async def test_cluster_that_fails_is_asked_again_within_poll_seconds(
-    watched: Watched, naming_broker: MetadataBroker, monkeypatch: pytest.MonkeyPatch
+    watched: Watched, naming_broker: MetadataBroker
 ) -> None:
-    waits = Waits()
     naming_broker.hangs_up = True
-    monkeypatch.setattr(asyncio, "sleep", waits.sleep)
-    monkeypatch.setattr(client, "wait_at_most", waits.wait_at_most)
-    watched.watch.start()
-    while len(waits.slept) < 6:
-        await waits.pause(0.001)
-    monkeypatch.undo()
-    assert [seconds for seconds in waits.slept if seconds][:6] == [0.5, 1, 2, 4, 5, 5]
-    assert waits.waited == []
+    assert await watched.retries(6) == [0.5, 1, 2, 4, 5, 5]
 
 
 async def test_cluster_a_bug_in_one_who_is_told_keeps_nothing_from_the_others(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(found: object) -> None:
-        raise RuntimeError("a bug")
+    def broken(name: str, value: object) -> None:
+        if name == "in_sync":
+            raise RuntimeError("a bug")
+        watched.told.append((name, value))
 
-    watched.watch.client._polls[1]._subscribers[0]._publish = broken  # type: ignore[attr-defined]
+    watched.take = broken  # type: ignore[method-assign]
     told = await watched.asked_at(0)
-    assert [who for who, _ in told] == ["names", "under min ISR", "addresses"]
-    assert fields(caplog, "cluster_poll_not_taken")["what"] == "topics"
+    assert [name for name, _ in told] == ["brokers", "racks", "names_generation"]
+    assert fields(caplog, "cluster_poll_not_taken")["peer"] == "in_sync"
+    del watched.take
+    assert "in_sync" in dict(await watched.asked_at(5))  # it is told again
 
 
 async def test_cluster_polls_are_counted_with_their_bytes_and_seconds(
@@ -207,7 +157,7 @@ async def test_cluster_polls_are_counted_with_their_bytes_and_seconds(
 
 async def test_cluster_whose_brokers_have_topic_ids_again_is_asked_for_throttled_ones_at_once() -> None:
     async with metadata_broker(topics={"orders": ORDERS, "payments": PAYMENTS}, newest_metadata=9) as broker:
-        watched = Watched(broker.address, "")
+        watched = Watched(broker.address)
         await watched.asked_at(0)
         broker.newest_metadata = 12  # upgraded
         await watched.asked_at(1)

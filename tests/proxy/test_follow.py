@@ -9,13 +9,13 @@ import pytest
 
 from tests.fakes.throttle_cluster import (
     CONFIGS,
+    METADATA,
     UNKNOWN_TOPIC,
     ThrottleCluster,
     throttle_cluster_aside,
 )
-from tests.proxy.following import LISTS, Following, listed, until
 from tests.proxy.loop_gaps import longest_gaps
-from tests.proxy.resolving import events, fields
+from tests.proxy.watched import LISTS, Following, events, fields, listed, until
 from weir.proxy.cluster import follow
 from weir.proxy.cluster.follow import IDLE_LISTS_PER_ROUND, LISTS_PER_ROUND, WHAT
 from weir.proxy.log import FAULT_INTERVAL_SECONDS
@@ -28,17 +28,17 @@ async def test_first_round_tells_the_throttle_racks_and_moves(cluster: ThrottleC
     cluster.racks = {1: "a"}
     cluster.moves = {"orders": {0: ([1, 2], [2])}}
     assert await following.round() == {LEADER_RATE: 1000, **listed("orders")}
-    assert following.racks == [{1: "a", 2: None}]
-    assert following.moves == [{"orders": {0: Move(frozenset({1, 2}), frozenset({2}))}}]
+    assert following.told_of("racks") == [{1: "a", 2: None}]
+    assert following.told_of("moves") == [{"orders": {0: Move(frozenset({1, 2}), frozenset({2}))}}]
     assert following.stats.throttles_told_at == following.clock()
-    assert following.polls == (1, 0)
+    assert following.polls(WHAT) == (1, 0)
     await following.round()
-    assert [len(told) for told in (following.layers, following.racks, following.moves)] == [1, 1, 1]
+    assert sorted(name for name, _ in following.told if name != "brokers") == ["moves", "racks", "throttle"]
     cluster.moves = {}
     cluster.racks = {1: "b"}
     await following.round()
-    assert following.moves[1:] == [{}]
-    assert following.racks[1:] == [{1: "b", 2: None}]
+    assert following.told_of("moves")[1:] == [{}]
+    assert following.told_of("racks")[1:] == [{1: "b", 2: None}]
 
 
 @pytest.mark.parametrize("newest_configs", [1, 4])
@@ -106,7 +106,7 @@ async def test_malformed_list_leaves_the_old_ones_in_force_and_is_logged_once(
         await following.round(FAULT_INTERVAL_SECONDS)
     assert events(caplog) == ["kafka_throttle_list_refused"]
     assert fields(caplog, "kafka_throttle_list_refused")["peer"] == "orders"
-    assert following.polls == (5, 0)
+    assert following.polls(WHAT) == (5, 0)
     cluster.lists["orders"] = {}
     assert await following.round() == {f"payments.{LEADER_REPLICAS}": "*"}
     cluster.lists["orders"] = {LEADER_REPLICAS: wrong}
@@ -188,6 +188,22 @@ async def test_list_of_a_topic_whose_replicas_are_behind_is_read_in_each_round_w
     del cluster.lists[topics[-1]]
 
 
+async def test_servers_are_asked_between_the_questions_for_many_lists(
+    cluster: ThrottleCluster, following: Following
+) -> None:
+    """A fetch may wait for the name of its topic."""
+    cluster.lists = {f"topic-{number:04}": {} for number in range(3 * follow.LISTS_PER_QUESTION)}
+    await following.round()
+    cluster.rates = {1: {LEADER_RATE: "1000"}}
+    cluster.forget_asked()
+    following.throttled = {"orders"}
+    following.client.ask_now()
+    await following.round()
+    asked = [*cluster.brokers[2].asked, *cluster.brokers[1].asked]
+    assert asked.count(METADATA) == 2  # for all topics, as the rate has changed, and for the throttled one
+    assert following.polls("topics") == (1, 0)
+
+
 async def test_reading_the_lists_of_many_topics_does_not_hold_the_event_loop() -> None:
     topics: dict[str, dict[str, str | None]] = {f"topic-{number:05}": {} for number in range(10_000)}
     topics |= {f"topic-{number:05}": dict(LISTS) for number in range(0, 10_000, 100)}
@@ -206,17 +222,17 @@ async def test_reading_the_lists_of_many_topics_does_not_hold_the_event_loop() -
 @pytest.mark.parametrize("part", [None, 1.0])
 async def test_nothing_is_asked_as_long_as_nobody_wants_it(part: float | None, cluster: ThrottleCluster) -> None:
     following = Following(cluster, part)
-    following.follower.start()
+    following.client.start()
     if part is None:
         for _ in range(20):
             await asyncio.sleep(0)
-        following.follower.wants_changed()
+        following.client.ask_now()
         for _ in range(20):
             await asyncio.sleep(0)
         assert [broker.connections for broker in cluster.brokers.values()] == [0, 0]
-        following.wants_facts = True
-        following.follower.wants_changed()
-    await until(lambda: following.polls[0] == 1)
+        following.wants_moves = True
+        following.client.ask_now()
+    await until(lambda: following.polls(WHAT)[0] == 1)
     assert (WHAT, "failed") in following.stats.polls or part is None
     await following.close()
 
@@ -227,8 +243,8 @@ async def test_standing_rates_alone_ask_for_moves_and_racks_and_nothing_else(clu
     cluster.moves = {"orders": {0: ([1, 2], [2])}}
     following = Following(cluster, None)
     assert await following.round() == {}
-    assert following.racks == [{1: "a", 2: "b"}]
-    assert following.moves == [{"orders": {0: Move(frozenset({1, 2}), frozenset({2}))}}]
+    assert following.told_of("racks") == [{1: "a", 2: "b"}]
+    assert following.told_of("moves") == [{"orders": {0: Move(frozenset({1, 2}), frozenset({2}))}}]
     assert CONFIGS not in {*cluster.brokers[1].asked, *cluster.brokers[2].asked}
     assert following.stats.throttles_told_at is None  # Kafka's throttle is not followed
     await following.close()

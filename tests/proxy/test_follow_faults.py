@@ -14,9 +14,8 @@ from tests.fakes.throttle_cluster import (
     MOVES,
     ThrottleCluster,
 )
-from tests.proxy.following import LISTS, Following, listed, until
-from tests.proxy.resolving import DEADLINE_SECONDS, events, fields
-from weir.proxy.cluster import servers
+from tests.proxy.watched import DEADLINE_SECONDS, LISTS, Following, events, fields, listed, until
+from weir.proxy.cluster import connections
 from weir.proxy.cluster.follow import LISTS_PER_ROUND, TOPICS_SECONDS, WHAT
 from weir.quota.followed_throttle import RATE_KEPT_SECONDS
 from weir.quota.setting_names import LEADER_RATE
@@ -31,13 +30,13 @@ async def test_cluster_that_is_away_at_the_start_is_followed_when_it_comes(
         await broker.stop()
     assert await following.round() == {}
     assert following.stats.throttles_told_at is None
-    assert (following.layers, following.racks, following.moves) == ([], [], [])
+    assert following.told == []
     assert events(caplog) == ["kafka_throttle_not_read"]
     assert str(fields(caplog, "kafka_throttle_not_read")["error"]).count("127.0.0.1:") == 2
     for broker in cluster.brokers.values():
         await broker.start()
     assert (await following.round())[LEADER_RATE] == 1000
-    assert following.polls == (1, 1)
+    assert following.polls(WHAT) == (1, 1)
     assert events(caplog) == ["kafka_throttle_not_read", "kafka_throttle_read_again"]
 
 
@@ -57,11 +56,11 @@ async def test_cluster_that_goes_away_leaves_what_was_read_last_in_force(
     assert following.stats.throttles_told_at == told_at  # its age grows
     assert events(caplog) == ["kafka_throttle_not_read"] * 2
     assert fields(caplog, "kafka_throttle_not_read")["effect"] == "the throttle that was read last stays in force"
-    assert [len(told) for told in (following.layers, following.racks, following.moves)] == [1, 1, 1]
+    assert sorted(name for name, _ in following.told if name != "brokers") == ["moves", "racks", "throttle"]
     for broker in cluster.brokers.values():
         await broker.start()
     assert (await following.round())[LEADER_RATE] == 7
-    assert following.moves[1:] == [{}]
+    assert following.told_of("moves")[1:] == [{}]
     assert following.stats.throttles_told_at == following.clock()
     assert events(caplog)[2:] == ["kafka_throttle_read_again"]
 
@@ -79,7 +78,7 @@ async def test_broker_that_closes_its_connections_between_two_rounds_is_asked_ov
         await cluster.brokers[1].start()
         await asyncio.sleep(0.01)
     assert following.in_force == {LEADER_RATE: 5, **listed("orders")}
-    assert following.polls == (25, 0)
+    assert following.polls(WHAT) == (25, 0)
     assert all(later > earlier for earlier, later in pairwise(sizes))  # a counter never falls
 
 
@@ -87,7 +86,7 @@ async def test_broker_that_closes_its_connections_between_two_rounds_is_asked_ov
 async def test_controller_that_fails_keeps_no_rate_and_no_list_from_being_followed(
     fault: str, cluster: ThrottleCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(servers, "QUESTION_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(connections, "QUESTION_TIMEOUT_SECONDS", 0.1)
     cluster.only_controller_tells_moves = True
     cluster.moves = {"orders": {0: ([1, 2], [2])}}
     following = Following(cluster, servers=cluster.addresses(1, 2))
@@ -101,13 +100,13 @@ async def test_controller_that_fails_keeps_no_rate_and_no_list_from_being_follow
     cluster.rates = {1: {LEADER_RATE: "1000"}}
     cluster.lists["payments"] = dict(LISTS)
     assert await following.round() == {LEADER_RATE: 1000, **listed("orders"), **listed("payments")}
-    assert following.polls == (1, 1)
+    assert following.polls(WHAT) == (1, 1)
     assert events(caplog) == ["kafka_throttle_not_read"]
-    assert len(following.moves) == 1  # what moves stays as it was told
+    assert len(following.told_of("moves")) == 1  # what moves stays as it was told
     cluster.controller, cluster.moves = 1, {}
     await following.round()
-    assert following.polls == (2, 1)
-    assert following.moves[1:] == [{}]
+    assert following.polls(WHAT) == (2, 1)
+    assert following.told_of("moves")[1:] == [{}]
     await following.close()
 
 
@@ -122,7 +121,7 @@ async def test_change_that_was_noticed_before_a_fault_has_all_lists_read_after_i
     for broker in cluster.brokers.values():
         broker.garbage = {METADATA}  # it is asked for topics after the rates
     await following.round()
-    assert following.polls == (1, 1)
+    assert following.polls(WHAT) == (1, 1)
     for broker in cluster.brokers.values():
         broker.garbage = set()
     assert await following.round() == {LEADER_RATE: 1000, **listed("topic-1499")}
@@ -137,7 +136,7 @@ async def test_brokers_that_list_no_reassignments_are_followed_and_told_of_once(
     cluster.rates = {1: {LEADER_RATE: "1000"}}
     for _ in range(3):
         assert await following.round() == {LEADER_RATE: 1000, **listed("orders")}
-    assert following.polls == (3, 0)
+    assert following.polls(WHAT) == (3, 0)
     assert events(caplog) == ["reassignments_not_listed"]
 
 
@@ -156,7 +155,7 @@ async def test_broker_without_a_known_version_of_describe_configs_is_told_of(
     assert fields(caplog, "kafka_throttle_not_read")["error"] == (
         "the broker has no version of DescribeConfigs that is known here"
     )
-    assert following.polls == (0, 1)
+    assert following.polls(WHAT) == (0, 1)
     await following.round()
     assert cluster.brokers[1].connections == 1
 
@@ -170,7 +169,7 @@ async def test_broker_that_the_cluster_does_not_name_is_waited_for(
     assert fields(caplog, "kafka_throttle_not_read")["error"] == (
         "broker 1 is not among the brokers that the cluster names"
     )
-    assert following.racks == [{2: "b"}]
+    assert following.told_of("racks") == [{2: "b"}]
     cluster.unnamed = set()
     assert await following.round() == listed("orders")
 
@@ -189,15 +188,15 @@ async def test_broker_that_refuses_to_tell_its_rates_changes_nothing(
 async def test_hanging_broker_is_given_up(
     hanging: int, cluster: ThrottleCluster, following: Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert servers.QUESTION_TIMEOUT_SECONDS == 5.0
-    monkeypatch.setattr(servers, "SOON_SECONDS", 0.02)
-    monkeypatch.setattr(servers, "QUESTION_TIMEOUT_SECONDS", 0.05)
+    assert connections.QUESTION_TIMEOUT_SECONDS == 5.0
+    monkeypatch.setattr(connections, "SOON_SECONDS", 0.02)
+    monkeypatch.setattr(connections, "QUESTION_TIMEOUT_SECONDS", 0.05)
     before = await following.round()
     for broker in cluster.brokers.values():
         broker.silent = {hanging}
     async with asyncio.timeout(DEADLINE_SECONDS):
         assert await following.round(TOPICS_SECONDS) == before
-    assert following.polls == (1, 1)
+    assert following.polls(WHAT) == (1, 1)
     for broker in cluster.brokers.values():
         broker.silent = set()
     cluster.rates = {1: {LEADER_RATE: "1000"}}
@@ -207,13 +206,13 @@ async def test_hanging_broker_is_given_up(
 async def test_server_that_hangs_is_asked_last_from_then_on(
     cluster: ThrottleCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(servers, "SOON_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "SOON_SECONDS", 0.05)
     cluster.controller = 1
     cluster.brokers[2].silent = {METADATA}
     following = Following(cluster)
     for _ in range(3):
         assert await following.round(TOPICS_SECONDS) == listed("orders")
-    assert following.polls == (3, 0)
+    assert following.polls(WHAT) == (3, 0)
     assert cluster.brokers[2].asked.count(METADATA) == 1
     await following.close()
 
@@ -221,18 +220,19 @@ async def test_server_that_hangs_is_asked_last_from_then_on(
 async def test_bug_in_one_who_is_told_keeps_nothing_from_the_others_and_is_told_again(
     cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(moves: object) -> None:
-        raise RuntimeError("a bug")
+    def broken(name: str, value: object) -> None:
+        if name == "moves":
+            raise RuntimeError("a bug")
+        following.told.append((name, value))
 
-    taken = following.follower._followers
-    following.follower._followers = taken._replace(moves=broken)
+    following.take = broken  # type: ignore[method-assign]
     cluster.moves = {"orders": {0: ([1, 2], [2])}}
     assert await following.round() == listed("orders")
-    assert following.racks
-    assert fields(caplog, "kafka_throttle_not_taken")["error"] == "RuntimeError('a bug')"
-    following.follower._followers = taken
+    assert len(following.told_of("racks")) == len(following.told_of("throttle")) == 1
+    assert fields(caplog, "cluster_poll_not_taken")["error"] == "RuntimeError('a bug')"
+    del following.take
     await following.round()
-    assert len(following.moves) == 1
+    assert len(following.told_of("moves")) == 1
 
 
 async def test_rate_that_is_no_number_changes_nothing_and_ends_nothing(
@@ -254,17 +254,17 @@ async def test_following_ends_in_every_state(state: str, cluster: ThrottleCluste
     elif state == "asking":
         cluster.brokers[1].silent = {CONFIGS}
     if state != "never started":
-        following.follower.start()
+        following.client.start()
         await asyncio.sleep(0)
     if state == "connecting":
         await until(lambda: cluster.brokers[2].connections == 1)
     elif state == "asking":
         await until(lambda: CONFIGS in cluster.brokers[1].asked)
     elif state == "between two rounds":
-        await until(lambda: following.polls[0] == 1)
-    told = len(following.layers)
+        await until(lambda: following.polls(WHAT)[0] == 1)
+    told = len(following.told_of("throttle"))
     async with asyncio.timeout(DEADLINE_SECONDS):
-        await following.follower.close()
-        await following.follower.close()
-    assert len(following.layers) == told  # what is in force stays
+        await following.client.close()
+        await following.client.close()
+    assert len(following.told_of("throttle")) == told  # what is in force stays
     await until(lambda: not any(broker.writers for broker in cluster.brokers.values()))

@@ -7,6 +7,7 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from weir.proxy.cluster.broker_addresses import BrokerAddresses
+from weir.proxy.cluster.view import Broker
 from weir.proxy.config.address import IPAddress, Network, numeric_address
 from weir.proxy.relay.replica_sources import SEEN_SECONDS, Addresses, ReplicaSources
 
@@ -121,7 +122,11 @@ class Names:
         return [(None, None, None, "", (self.known[host], 0))]
 
 
-async def learn(resolver: BrokerAddresses, brokers: dict[int, str]) -> None:
+def brokers(**hosts: str) -> dict[int, Broker]:
+    return {int(broker_id[1:]): Broker(host, 9092) for broker_id, host in hosts.items()}
+
+
+async def learn(resolver: BrokerAddresses, brokers: dict[int, Broker]) -> None:
     resolver.offer(brokers)
     assert resolver._resolving is not None
     await resolver._resolving
@@ -131,12 +136,12 @@ async def test_brokers_names_are_resolved_and_what_was_known_stays(monkeypatch: 
     told: list[Addresses] = []
     names = Names(monkeypatch, kafka2="10.0.0.2", kafka3="::ffff:10.0.0.3")
     resolver = BrokerAddresses(told.append)
-    await learn(resolver, {1: "10.0.0.1", 2: "kafka2", 3: "kafka3", 4: "nobody"})
+    await learn(resolver, brokers(_1="10.0.0.1", _2="kafka2", _3="kafka3", _4="nobody"))
     known = {1: addresses("10.0.0.1"), 2: addresses("10.0.0.2"), 3: addresses("10.0.0.3"), 4: frozenset[IPAddress]()}
     assert told == [known]
     assert names.asked == ["kafka2", "kafka3", "nobody"]
     names.known = {"kafka2": "10.0.0.22"}
-    await learn(resolver, {2: "kafka2", 3: "kafka3"})
+    await learn(resolver, brokers(_2="kafka2", _3="kafka3"))
     assert told[1] == {**known, 2: addresses("10.0.0.22")}
     await resolver.close()
 
@@ -147,8 +152,8 @@ async def test_brokers_offered_while_others_are_resolved_wait_for_the_next_poll(
     told: list[Addresses] = []
     names = Names(monkeypatch, kafka2="10.0.0.2")
     resolver = BrokerAddresses(told.append)
-    resolver.offer({2: "kafka2"})
-    resolver.offer({2: "kafka2"})
+    resolver.offer(brokers(_2="kafka2"))
+    resolver.offer(brokers(_2="kafka2"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     await resolver.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine
 
 import pytest
@@ -12,9 +13,11 @@ from tests.proxy.test_config import FULL
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 from weir.proxy.config.load import parse_config
 from weir.proxy.config.reader import ConfigError
-from weir.proxy.config.tables import ThrottleTable
-from weir.proxy.throttle.table import MOST_TOLD, TOPICS_PER_SLICE, LayeredThrottle, changes_between, plain_table
-from weir.quota.layers import Entry, Layer
+from weir.proxy.config.tables import QuotaTable, ThrottleTable
+from weir.proxy.throttle.table import MOST_TOLD, TOPICS_PER_SLICE, LayeredThrottle, changes_between, sides_by_hand
+from weir.quota.layers import EffectiveThrottle, Entry, Layer, Lease, Part, Path
+from weir.quota.settings import SideName
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 FROM_FILE = {
     LEADER_RATE: 5000000,
@@ -89,7 +92,7 @@ async def test_throttle_merged_does_not_read_topics_again_that_are_not_named(in_
         ({"topics": None}, {LEADER_RATE: 5000000, FOLLOWER_RATE: 6000000, "topics": {}}),
         ({"topics": {"orders": None}}, {LEADER_RATE: 5000000, FOLLOWER_RATE: 6000000, "topics": {}}),
         ({"topics": {"orders": {LEADER_REPLICAS: None, FOLLOWER_REPLICAS: ""}}}, {**FROM_FILE, "topics": {}}),
-        ({"topics": {"unknown": None}}, FROM_FILE),
+        ({"topics": {"unknown": None, "orders": {"unknown": None}}, "unknown": None}, FROM_FILE),
         ({}, FROM_FILE),
     ],
 )
@@ -205,7 +208,6 @@ async def test_throttle_merged_keeps_what_another_change_set_while_it_was_read(i
     )
     assert len(in_force.table.topics) == 6 * TOPICS_PER_SLICE
     assert in_force.table.leader_rate == 7
-    assert await shown(in_force) == plain_table(in_force.table)
 
 
 async def layers(in_force: LayeredThrottle) -> dict[str, list[dict[str, object]]]:
@@ -329,3 +331,26 @@ async def test_of_a_large_change_twenty_parts_are_told(in_force: LayeredThrottle
     await in_force.merge({"topics": {f"t{number}": {LEADER_REPLICAS: "*"} for number in range(1_023)}})
     told = changes_between(before, in_force.effective).split("; ")
     assert (len(told), told[-1]) == (MOST_TOLD + 1, "1,003 more")
+
+
+LISTED = ("topics", "orders", LEADER_REPLICAS)
+QUOTA = QuotaTable(name="zones", side="follower", rate=5)
+
+
+@pytest.mark.parametrize(
+    ("path", "part", "sides"),
+    [
+        ((LEADER_RATE,), Part(5, "http"), {"leader"}),
+        ((FOLLOWER_RATE,), Part(5, "kafka"), {"follower"}),
+        (LISTED, Part(ALL_REPLICAS, "http"), {"leader"}),
+        (("leader.recovery.throttled.rate",), Part(5, "http"), {"leader"}),
+        (("quotas", "zones"), Part(QUOTA, "http"), {"follower"}),
+        (("mode",), Part("observe", "http"), set()),
+        ((LEADER_RATE,), Part(5, "file"), set()),
+        (LISTED, Part(ALL_REPLICAS, "file"), set()),
+        ((LEADER_RATE,), Part(5, "http", Lease(100.0)), set()),
+        ((LEADER_RATE,), Part(5, "http", Lease(math.inf, "ann")), {"leader"}),
+    ],
+)
+def test_what_is_in_the_file_or_leased_was_not_forgotten(path: Path, part: Part, sides: set[SideName]) -> None:
+    assert sides_by_hand(EffectiveThrottle({path: part})) & {"leader", "follower"} == sides

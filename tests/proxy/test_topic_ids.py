@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.fakes.metadata_broker import MetadataBroker, Question
-from tests.proxy.resolving import ORDERS, ORDERS_AGAIN, PAYMENTS, POLL_SECONDS, STRANGER, Resolving, events, fields
+from tests.proxy.watched import ORDERS, ORDERS_AGAIN, PAYMENTS, POLL_SECONDS, STRANGER, Watched, events, fields, until
 from weir.protocol.metadata import NO_ID
 from weir.proxy.cluster import topic_ids, topics
 from weir.proxy.cluster.watch import metadata_servers
@@ -16,186 +16,186 @@ from weir.proxy.config.load import parse_config
 
 
 async def test_resolver_names_throttled_topics_before_they_are_fetched(
-    naming_broker: MetadataBroker, resolving: Resolving
+    naming_broker: MetadataBroker, watched: Watched
 ) -> None:
-    resolving.throttled = {"orders", "not-there"}
-    await resolving.asked_at(0)
+    watched.throttled = {"orders", "not-there"}
+    await watched.asked_at(0)
     assert naming_broker.asked == [Question(["not-there", "orders"], [], may_create=False, version=12)]
-    assert resolving.names.name_of(ORDERS) == b"orders"
-    assert resolving.changes == 1
+    assert watched.names.name_of(ORDERS) == b"orders"
+    assert watched.changes == 1
 
 
 async def test_resolver_polls_throttled_topics_and_sees_one_created_again(
-    naming_broker: MetadataBroker, resolving: Resolving
+    naming_broker: MetadataBroker, watched: Watched
 ) -> None:
-    await resolving.asked_at(0)
-    await resolving.asked_at(POLL_SECONDS - 1)
+    await watched.asked_at(0)
+    await watched.asked_at(POLL_SECONDS - 1)
     assert len(naming_broker.asked) == 1
-    await resolving.asked_at(POLL_SECONDS)
-    assert (len(naming_broker.asked), resolving.changes) == (2, 1)
+    await watched.asked_at(POLL_SECONDS)
+    assert (len(naming_broker.asked), watched.changes) == (2, 1)
     naming_broker.topics["orders"] = ORDERS_AGAIN
-    await resolving.asked_at(2 * POLL_SECONDS)
-    assert resolving.changes == 2
-    assert resolving.names.name_of(ORDERS_AGAIN) == b"orders"
+    await watched.asked_at(2 * POLL_SECONDS)
+    assert watched.changes == 2
+    assert watched.names.name_of(ORDERS_AGAIN) == b"orders"
     assert naming_broker.connections == 1
 
 
 async def test_resolver_learns_nothing_of_topics_without_an_id_or_with_an_error(
-    naming_broker: MetadataBroker, resolving: Resolving
+    naming_broker: MetadataBroker, watched: Watched
 ) -> None:
-    resolving.throttled = {"orders", "payments"}
+    watched.throttled = {"orders", "payments"}
     naming_broker.topics["orders"] = NO_ID  # a broker in ZooKeeper mode, at an older level than itself
     naming_broker.errors["payments"] = 29  # TOPIC_AUTHORIZATION_FAILED
-    await resolving.asked_at(0)
-    assert resolving.changes == 0
-    assert resolving.names.name_of(NO_ID) is None
-    assert resolving.names.name_of(PAYMENTS) is None
+    await watched.asked_at(0)
+    assert watched.changes == 0
+    assert watched.names.name_of(NO_ID) is None
+    assert watched.names.name_of(PAYMENTS) is None
 
 
 async def test_resolver_without_a_throttle_asks_nothing_until_an_id_is_wanted(
-    naming_broker: MetadataBroker, resolving: Resolving
+    naming_broker: MetadataBroker, watched: Watched
 ) -> None:
-    resolving.throttled = set()
-    await resolving.asked_at(0)
+    watched.throttled = set()
+    await watched.asked_at(0)
     assert naming_broker.connections == 0
-    resolving.names.name_of(PAYMENTS)
-    await resolving.asked_at(0)
+    watched.names.name_of(PAYMENTS)
+    await watched.asked_at(0)
     assert naming_broker.asked == [Question([], [PAYMENTS], may_create=False, version=12)]
-    assert resolving.names.name_of(PAYMENTS) == b"payments"
+    assert watched.names.name_of(PAYMENTS) == b"payments"
 
 
 async def test_resolver_asks_one_question_for_several_misses_at_once(
-    naming_broker: MetadataBroker, resolving: Resolving
+    naming_broker: MetadataBroker, watched: Watched
 ) -> None:
-    async with resolving.running():
-        await resolving.until(lambda: len(naming_broker.asked) == 1)
-        resolving.changed.clear()
-        resolving.names.name_of(PAYMENTS)
-        resolving.names.name_of(ORDERS_AGAIN)
-        await resolving.until(resolving.changed.is_set)
+    async with watched.running():
+        await until(lambda: len(naming_broker.asked) == 1)
+        watched.told_again.clear()
+        watched.names.name_of(PAYMENTS)
+        watched.names.name_of(ORDERS_AGAIN)
+        await until(watched.told_again.is_set)
         assert naming_broker.asked[1:] == [Question([], [PAYMENTS, ORDERS_AGAIN], may_create=False, version=12)]
-        assert resolving.names.name_of(PAYMENTS) == b"payments"
+        assert watched.names.name_of(PAYMENTS) == b"payments"
 
 
 async def test_resolver_asks_again_for_what_is_missed_while_a_slow_broker_answers(
-    naming_broker: MetadataBroker, resolving: Resolving
+    naming_broker: MetadataBroker, watched: Watched
 ) -> None:
-    resolving.throttled = set()
+    watched.throttled = set()
     naming_broker.released = asyncio.Event()
-    async with resolving.running():
-        resolving.names.name_of(ORDERS)
-        await resolving.until(lambda: len(naming_broker.asked) == 1)
-        resolving.names.name_of(PAYMENTS)
+    async with watched.running():
+        watched.names.name_of(ORDERS)
+        await until(lambda: len(naming_broker.asked) == 1)
+        watched.names.name_of(PAYMENTS)
         naming_broker.released.set()
-        await resolving.until(lambda: resolving.changes == 2)
+        await until(lambda: watched.changes == 2)
         assert [question.topic_ids for question in naming_broker.asked] == [[ORDERS], [PAYMENTS]]
 
 
 async def test_resolver_asks_at_once_when_other_topics_are_throttled(
-    naming_broker: MetadataBroker, resolving: Resolving
+    naming_broker: MetadataBroker, watched: Watched
 ) -> None:
-    async with resolving.running():
-        await resolving.until(lambda: resolving.changes == 1)
-        resolving.throttled = {"payments"}
-        resolving.wake()
-        await resolving.until(lambda: resolving.changes == 2)  # the clock stands still: no poll is due
+    async with watched.running():
+        await until(lambda: watched.changes == 1)
+        watched.throttled = {"payments"}
+        watched.client.ask_now()
+        await until(lambda: watched.changes == 2)  # the clock stands still: no poll is due
         assert [question.names for question in naming_broker.asked] == [["orders"], ["payments"]]
 
 
-async def test_resolver_woken_while_it_asks_asks_again(naming_broker: MetadataBroker, resolving: Resolving) -> None:
+async def test_resolver_woken_while_it_asks_asks_again(naming_broker: MetadataBroker, watched: Watched) -> None:
     naming_broker.released = asyncio.Event()
-    async with resolving.running():
-        await resolving.until(lambda: len(naming_broker.asked) == 1)
-        resolving.throttled = {"payments"}
-        resolving.wake()
+    async with watched.running():
+        await until(lambda: len(naming_broker.asked) == 1)
+        watched.throttled = {"payments"}
+        watched.client.ask_now()
         naming_broker.released.set()
-        await resolving.until(lambda: resolving.changes == 2)
+        await until(lambda: watched.changes == 2)
 
 
 async def test_resolver_reports_an_id_that_the_cluster_does_not_know_and_asks_later_again(
-    naming_broker: MetadataBroker, resolving: Resolving, caplog: pytest.LogCaptureFixture
+    naming_broker: MetadataBroker, watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
-    resolving.throttled = set()
-    assert resolving.names.name_of(STRANGER) is None
+    watched.throttled = set()
+    assert watched.names.name_of(STRANGER) is None
     for seconds in (0, 0.2, 0.25, 0.7, 0.75):  # twice before an id without a name passes
-        await resolving.asked_at(seconds)
+        await watched.asked_at(seconds)
     assert [question.topic_ids for question in naming_broker.asked] == [[STRANGER]] * 3
-    assert resolving.names.unknown_count == 1
+    assert watched.names.unknown_count == 1
     assert events(caplog) == ["topic_id_unknown"]
     shown = fields(caplog, "topic_id_unknown")
     assert (shown["ids"], shown["count"]) == ("_____________________w", 1)  # as Kafka's Uuid writes it
     naming_broker.topics["late"] = STRANGER
-    await resolving.asked_at(1.75)
-    assert resolving.names.name_of(STRANGER) == b"late"
-    assert resolving.names.unknown_count == 0
+    await watched.asked_at(1.75)
+    assert watched.names.name_of(STRANGER) == b"late"
+    assert watched.names.unknown_count == 0
 
 
 async def test_resolver_asks_again_for_an_unknown_id_without_another_miss(
-    naming_broker: MetadataBroker, resolving: Resolving
+    naming_broker: MetadataBroker, watched: Watched
 ) -> None:
-    resolving.names.name_of(STRANGER)
-    async with resolving.running():
-        await resolving.until(lambda: resolving.changes == 1)
+    watched.names.name_of(STRANGER)
+    async with watched.running():
+        await until(lambda: watched.changes == 1)
         naming_broker.topics["late"] = STRANGER
-        resolving.clock.now = 1
-        await resolving.until(lambda: resolving.changes == 2)
-    assert resolving.names.name_of(STRANGER) == b"late"
+        watched.clock.now = 1
+        await until(lambda: watched.changes == 2)
+    assert watched.names.name_of(STRANGER) == b"late"
 
 
 async def test_resolver_asks_in_questions_of_bounded_size(
-    naming_broker: MetadataBroker, resolving: Resolving, monkeypatch: pytest.MonkeyPatch
+    naming_broker: MetadataBroker, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_ids, "IDS_PER_QUESTION", 2)
     monkeypatch.setattr(topics, "TOPICS_PER_QUESTION", 2)
-    resolving.throttled = {"orders", "payments"}
+    watched.throttled = {"orders", "payments"}
     wanted = [bytes([number]) * 16 for number in (7, 8, 9)]
     for topic_id in wanted:
-        resolving.names.name_of(topic_id)
-    await resolving.asked_at(0)
+        watched.names.name_of(topic_id)
+    await watched.asked_at(0)
     assert [(question.topic_ids, question.names) for question in naming_broker.asked] == [
         (wanted[:2], []),
         (wanted[2:], []),
         ([], ["orders", "payments"]),
     ]
-    assert resolving.names.name_of(ORDERS) == b"orders"
-    assert resolving.names.name_of(PAYMENTS) == b"payments"
+    assert watched.names.name_of(ORDERS) == b"orders"
+    assert watched.names.name_of(PAYMENTS) == b"payments"
 
 
 @pytest.mark.parametrize("version", [10, 11])
 async def test_resolver_of_a_broker_that_cannot_be_asked_by_id_asks_for_all(
-    naming_broker: MetadataBroker, resolving: Resolving, version: int
+    naming_broker: MetadataBroker, watched: Watched, version: int
 ) -> None:
     naming_broker.newest_metadata = version
     naming_broker.topics["other"] = STRANGER
-    await resolving.asked_at(0)
-    resolving.names.name_of(PAYMENTS)
-    await resolving.asked_at(1)
+    await watched.asked_at(0)
+    watched.names.name_of(PAYMENTS)
+    await watched.asked_at(1)
     assert naming_broker.asked == [
         Question(["orders"], [], may_create=False, version=version),
         Question(None, [], may_create=False, version=version),
     ]
-    assert resolving.names.name_of(PAYMENTS) == b"payments"
-    assert resolving.names.name_of(STRANGER) is None  # not wanted: a cluster may have more topics than are kept
+    assert watched.names.name_of(PAYMENTS) == b"payments"
+    assert watched.names.name_of(STRANGER) is None  # not wanted: a cluster may have more topics than are kept
 
 
 async def test_resolver_of_a_broker_without_ids_asks_nothing_until_an_id_is_seen(
-    naming_broker: MetadataBroker, resolving: Resolving, caplog: pytest.LogCaptureFixture
+    naming_broker: MetadataBroker, watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     naming_broker.newest_metadata = 9
-    await resolving.asked_at(0)
-    await resolving.asked_at(POLL_SECONDS)
+    await watched.asked_at(0)
+    await watched.asked_at(POLL_SECONDS)
     assert (naming_broker.asked, naming_broker.connections) == ([], 1)
     assert events(caplog) == []
-    resolving.names.name_of(PAYMENTS)
-    await resolving.asked_at(POLL_SECONDS)
+    watched.names.name_of(PAYMENTS)
+    await watched.asked_at(POLL_SECONDS)
     assert naming_broker.connections == 2
     assert fields(caplog, "topic_id_unknown")["reason"] == "the broker is older than topic ids"
     naming_broker.newest_metadata = 12  # upgraded
-    resolving.clock.now = POLL_SECONDS + 1
-    async with resolving.running():
-        await resolving.until(lambda: resolving.changes == 2)  # of payments, then at once of the throttled topic
-    assert resolving.names.name_of(PAYMENTS) == b"payments"
-    assert resolving.names.name_of(ORDERS) == b"orders"
+    watched.clock.now = POLL_SECONDS + 1
+    async with watched.running():
+        await until(lambda: watched.changes == 2)  # of payments, then at once of the throttled topic
+    assert watched.names.name_of(PAYMENTS) == b"payments"
+    assert watched.names.name_of(ORDERS) == b"orders"
 
 
 ROUTES = """

@@ -33,6 +33,18 @@ def test_rates_and_lists_of_kafka_are_in_force() -> None:
     assert followed.take_rates({LEADER_RATE: 10}, 2.0)
 
 
+def test_layer_is_the_same_object_until_it_says_something_else() -> None:
+    followed = FollowedThrottle()
+    followed.take_lists({"orders": {LEADER_REPLICAS: listed("0:1")}})
+    layer = followed.layer()
+    followed.take_moves(MOVES, 0.0)
+    assert followed.layer() is layer
+    followed.take_lists({"orders": {}})
+    assert followed.layer() is layer  # it moves
+    followed.take_moves({}, 1.0)
+    assert followed.layer() is not layer
+
+
 def test_part_of_a_rate_is_kept_to_and_0_stays_0() -> None:
     followed = FollowedThrottle(0.95)
     followed.take_rates({LEADER_RATE: 1000, FOLLOWER_RATE: 0}, 0.0)
