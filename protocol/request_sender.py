@@ -18,6 +18,9 @@ CLIENT_ID_AT: Final = SIZE.size + FIXED_HEADER.size
 MOST_START: Final = 1024
 """Bytes of a request that are looked at: what comes later is not known, and a longer client id is cut off."""
 
+MOST_FETCH_START: Final = 16 * 1024
+"""The same of a Fetch, which is known whole up to this size."""
+
 
 class RequestSender(NamedTuple):
     """What `start`, the first bytes of a request with its size, tells of its sender. Reading it never raises."""

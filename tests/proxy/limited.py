@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -74,9 +74,14 @@ def fetch(
     client_id: str | None = SINK,
     session: tuple[int, int] = (9, 3),
     max_wait_ms: int = 500,
+    partitions: Sequence[int] = (),
 ) -> bytes:
     """A consumer's Fetch, in a session where its version has them."""
     asked = FetchRequest(version=version, session_id=session[0], session_epoch=session[1], max_wait_ms=max_wait_ms)
+    if partitions:
+        topics = FetchRequest.FetchTopic
+        listed = [topics.FetchPartition(partition=one, fetch_offset=5, partition_max_bytes=1000) for one in partitions]
+        asked.topics = [topics(topic="orders", topic_id=TOPIC_ID, partitions=listed)]
     asked.with_header(correlation_id=number, client_id=client_id)
     return bytes(asked.encode(version=version, header=True, framed=True))
 

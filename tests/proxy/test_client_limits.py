@@ -151,7 +151,7 @@ async def test_a_produce_is_never_held_for_longer_than_its_client_waits() -> Non
 
 
 @pytest.mark.parametrize(("version", "session"), [(4, (0, -1)), (12, (0, -1)), (12, (0, 0))])
-@pytest.mark.parametrize(("max_wait_ms", "held"), [(0, 0.1), (500, 0.4), (1000, 0.8), (30_000, 1.0)])
+@pytest.mark.parametrize(("max_wait_ms", "held"), [(0, 0.1), (500, 0.125), (1000, 0.25), (30_000, 1.0)])
 async def test_a_fetch_without_a_session_is_answered_within_its_wait(
     version: int, session: tuple[int, int], max_wait_ms: int, held: float
 ) -> None:
@@ -168,6 +168,25 @@ async def test_a_fetch_without_a_session_is_answered_within_its_wait(
         answer = read_fetched(await client.receive_frame(), version)
         assert (answer.responses, answer.error_code if version >= 7 else 0) == ([], 0)
         assert broker.has_nothing()
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+@pytest.mark.parametrize("count", [1, 300])
+async def test_an_answer_without_records_lists_what_was_asked_for(version: int, count: int) -> None:
+    """kafka-go and sarama take one that lacks a partition for an error; Java begins a new session."""
+    partitions = list(range(count))
+    asked = fetch(2, version, session=(0, -1), partitions=partitions)
+    assert len(asked) < 16 * 1024
+    async with limited(rule(SINK, 100)) as found:
+        client, broker = await found.relay.connect()
+        await found.passes_with(client, broker, fetch(1, version), fetched(1, 500, version))
+        await found.is_held(client, broker, asked)
+        await found.move(1.0)
+        answer = read_fetched(await client.receive_frame(), version)
+    (topic,) = answer.responses
+    assert [one.partition_index for one in topic.partitions] == partitions
+    for one in topic.partitions:
+        assert (one.error_code, one.high_watermark, one.records or b"") == (0, -1, b"")
 
 
 @pytest.mark.parametrize(("timeout_ms", "held"), [(10_000, 5.0), (1500, 0.75), (60_000, 10.0)])
