@@ -26,7 +26,6 @@ from weir.proxy.relay import outcomes
 from weir.proxy.relay.outcomes import Outcome
 from weir.proxy.relay.replica_sources import ReplicaSources
 from weir.proxy.relay.side import LinkThrottle, Side
-from weir.proxy.relay.sliced_work import do_later
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.fetch.in_sync_only import InSyncOnly
 from weir.quota.fetch.intake import TooManyPartitions
@@ -176,7 +175,7 @@ class ReplicaFetches:
             return
         try:
             throttle.close()
-            do_later(throttle.free_steps(), self._relay.turns)
+            self._relay.turns.add_steps(throttle.free_steps())
         except Exception as error:  # noqa: BLE001 - see the class
             self._report(error)
             try:

@@ -1,11 +1,11 @@
 """All fetches that are being received or held share one bound, and half a fetch is not kept for ever."""
 
 import time
-from dataclasses import dataclass
 
 import pytest
 
 from tests.fakes.clock import MovedClock
+from tests.fakes.links import FakeLink
 from tests.fakes.relaying import relaying
 from tests.protocol.wire import fetch, fetch_response, produce, request
 from weir.proxy.relay.fetch_memory import FetchMemory
@@ -18,23 +18,11 @@ def large_fetch(partitions: int) -> bytes:
     return fetch(1, 5, topics=((b"t", tuple((number, 0, 1) for number in range(partitions))),))
 
 
-@dataclass(eq=False)
-class Link:
-    """Remembers why it was evicted."""
-
-    client_host: str = "10.0.0.1"
-    is_reading: bool = True
-    why: str = ""
-
-    def evict(self, why: str) -> None:
-        self.why = why
+def links_of(*hosts: str) -> list[FakeLink]:
+    return [FakeLink(host) for host in hosts]
 
 
-def links_of(*hosts: str) -> list[Link]:
-    return [Link(host) for host in hosts]
-
-
-def gone(links: list[Link]) -> list[bool]:
+def gone(links: list[FakeLink]) -> list[bool]:
     return [bool(link.why) for link in links]
 
 

@@ -40,8 +40,9 @@ class Carrying:
         self.arrived = 0
         target = TcpTransport(self.client)
         loop = asyncio.get_running_loop()
-        self.pump = Pump(self, loop, BufferPool(), TcpTransport(source), target, TurnBudget())
-        self.passage = Passage(loop, self, self.pump, target)
+        self.pump = Pump(self, loop, BufferPool(), TcpTransport(source), target, TurnBudget(), [])
+        self.passage = Passage(loop, self.let_pass, self.pump, target)
+        self.pump.held_back = self.passage.held_back
         self._source = source
 
     def let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
@@ -51,21 +52,17 @@ class Carrying:
         self.told.append((on_way, size))
         return size
 
-    def received(self, pump: Pump, view: memoryview) -> None:
+    def received(self, view: memoryview) -> None:
         """As a link does."""
-        pump.unsent.append(view)
+        self.pump.unsent.append(view)
 
-    def unblocked(self, pump: Pump) -> None:
+    def unblocked(self) -> None:
         """Nothing waits."""
 
-    def held_back(self, pump: Pump) -> None:
-        """As a link does."""
-        self.passage.held_back()
-
-    def ended(self, pump: Pump) -> None:
+    def ended(self) -> None:
         """Nothing to close."""
 
-    def failed(self, pump: Pump, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
         """Nothing fails here."""
         raise error
 
