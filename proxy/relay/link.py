@@ -104,110 +104,22 @@ class Link:
         self._states = life.states  # as last carried out
         self._hold: Hold | None = None  # the same
         self._end_timer: asyncio.TimerHandle | None = None
-        self._kept = 0, 0, 0  # as last told to `fetch_memory`: bytes of half a fetch, of whole ones, and events so far
+        self._kept = 0, 0, 0  # as last told to `fetch_memory`: bytes of half a fetch, of whole ones; events until then
         self.use_gate()
-
-    # What others see of it, and may ask for
-
-    @property
-    def opaque_reason(self) -> str | None:
-        """Why its bytes are not understood any more; None while they are."""
-        return self._reports.opaque_reason
-
-    @property
-    def tls_broken(self) -> bool:
-        """Whether it ended as TLS failed on one of its ends."""
-        return self._reports.tls_broken
-
-    @property
-    def relayed(self) -> Relayed:
-        """The bytes that both peers have sent so far."""
-        return Relayed(self.from_client.pump.moved, self.from_upstream.pump.moved)
-
-    @property
-    def has_sent_request(self) -> bool:
-        """Whether the client has sent as much as a request has at least."""
-        return self.from_client.pump.moved >= _SMALLEST_REQUEST
-
-    @property
-    def session_end(self) -> float:
-        """Until when a request may be held (clock seconds)."""
-        return self._fetches.session_end
-
-    @property
-    def is_reading(self) -> bool:
-        """Whether what the client sends is taken: nothing holds it up on this link."""
-        return self.life.takes_requests and not self.from_client.pump.is_paused(BLOCKED | UNTAKEN | IN_LINE)
 
     def start(self) -> None:
         """Begin to move bytes."""
         self.life.on(Event.STARTED)
         self._follow_life()
 
-    def use_gate(self) -> None:
-        """Have a gate from the next request on, if the side has gates."""
-        if self.requests.gate is None and self._relay.new_gate is not None:
-            self.requests.use_gate(self._relay.new_gate(self))
-
-    def replan(self) -> None:
-        """Have the held request decided about again."""
-        if self.life.is_closed or self.requests.hold is None:
-            return
-        if self.life.work is Work.UNDER_WAY:
-            self._replans_later = True
-            return
-        if self._client.is_gone():
-            self.close()
-            return
-        try:
-            self.begin(self.requests.decide_again())
-            self.from_client.pump.flush()
-            self.carry_out()
-        except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
-            self.failed(error, "client")
-
-    def drain(self) -> None:
-        """Take no further request, and close as soon as every pending response has passed."""
-        if self.life.phase is Phase.OPEN:
-            self.life.on(Event.DRAIN)
-            self.carry_out()
-
-    def evict(self, why: Why) -> None:
-        """Report why, and close."""
-        self._reports.evicted(why, sum(self._kept[:2]))
-        self.close()
-
-    def close(self) -> None:
-        """Close both connections at once. Unsent bytes are lost."""
-        if not self.life.is_closed:
-            self.life.on(Event.CLOSE)
-        if self._states is not self.life.states:
-            self._follow_life()
-
     # What its directions tell
 
-    def begin(self, work: Steps[None]) -> None:
-        """Run the first slice of work now, and the rest in turns to come. Raises what the first slice raises."""
-        try:
-            next(work)
-        except StopIteration:  # most work is done here
-            return
-        if not run_slice(work) and not self.life.is_closed:
-            self.life.on(Event.WORK_BEGAN)
-            self._work = work
-            self._relay.turns.add(self._work_on)
-
-    def failed(self, error: Exception, sender: Sender) -> None:
-        """Close, and log the reason unless a peer simply went away."""
-        if not self.life.is_closed:
-            self._reports.failed(error, sender)
-            if isinstance(error, ProtocolError):  # what came before the fault is sent
-                (self.from_client if sender == "client" else self.from_upstream).pump.flush()
-        self.close()
-
     def carry_out(self) -> None:
-        """Do what the bytes taken ask for."""
+        """Do what the requests and the responses ask for that were taken, and what the new state asks for."""
         requests, life = self.requests, self.life
+        if life.is_closed:
+            self.close()
+            return
         if requests.asked is not None:
             self._passage.begin(is_granted=requests.asked)
             requests.asked = None
@@ -236,6 +148,27 @@ class Link:
             self.failed(error, "upstream")
             return 0
 
+    def failed(self, error: Exception, sender: Sender) -> None:
+        """Close, and log the reason unless a peer simply went away."""
+        if not self.life.is_closed:
+            self._reports.failed(error, sender)
+            if isinstance(error, ProtocolError):  # what came before the fault is sent
+                (self.from_client if sender == "client" else self.from_upstream).pump.flush()
+        self.close()
+
+    # Decisions, and work that takes several turns
+
+    def begin(self, work: Steps[None]) -> None:
+        """Run the first slice of work now, and the rest in turns to come. Raises what the first slice raises."""
+        try:
+            next(work)
+        except StopIteration:  # most work is done here
+            return
+        if not run_slice(work) and not self.life.is_closed:
+            self.life.on(Event.WORK_BEGAN)
+            self._work = work
+            self._relay.turns.add(self._work_on)
+
     def _work_on(self) -> None:
         work, self._work = self._work, None
         if work is None:
@@ -257,17 +190,29 @@ class Link:
         self._relay.held.wake_soon()
         self.carry_out()
 
-    # What follows from the state
+    def replan(self) -> None:
+        """Have the held request decided about again."""
+        if self.life.is_closed or self.requests.hold is None:
+            return
+        if self.life.work is Work.UNDER_WAY:
+            self._replans_later = True
+            return
+        if self._client.is_gone():
+            self.close()
+            return
+        try:
+            self.begin(self.requests.decide_again())
+            self.from_client.pump.flush()
+            self.carry_out()
+        except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
+            self.failed(error, "client")
 
-    def _follow_life(self) -> None:
-        self._states = self.life.states
-        if self.life.is_closed:
-            self._tear_down()
-        else:
-            self.from_client.follow()
-            self.from_upstream.follow()
-            if self._end_timer is None and (self.life.client is Client.ENDED or self.life.upstream is Upstream.ENDED):
-                self._watch_half_closed()
+    def use_gate(self) -> None:
+        """Have a gate from the next request on, if the side has gates."""
+        if self.requests.gate is None and self._relay.new_gate is not None:
+            self.requests.use_gate(self._relay.new_gate(self))
+
+    # What follows
 
     def _note_kept(self) -> None:
         """Tell what is kept of requests, where that has changed."""
@@ -282,7 +227,35 @@ class Link:
             if half:
                 memory.watch(self._loop)
 
+    def _follow_life(self) -> None:
+        self._states = self.life.states
+        if self.life.is_closed:
+            self._tear_down()
+        else:
+            self.from_client.follow()
+            self.from_upstream.follow()
+            if self._end_timer is None and (self.life.client is Client.ENDED or self.life.upstream is Upstream.ENDED):
+                self._watch_half_closed()
+
     # The end
+
+    def drain(self) -> None:
+        """Take no further request, and close as soon as every pending response has passed."""
+        if self.life.phase is Phase.OPEN:
+            self.life.on(Event.DRAIN)
+            self.carry_out()
+
+    def evict(self, why: Why) -> None:
+        """Report why, and close."""
+        self._reports.evicted(why, sum(self._kept[:2]))
+        self.close()
+
+    def close(self) -> None:
+        """Close both connections at once. Unsent bytes are lost."""
+        if not self.life.is_closed:
+            self.life.on(Event.CLOSE)
+        if self._states is not self.life.states:  # the state may have come to that by itself
+            self._follow_life()
 
     def _take_no_more(self) -> None:
         """While draining: read to the end of the request under way, and no further.
@@ -357,3 +330,35 @@ class Link:
         self.requests.stream.drop()
         del self.from_client.pump, self.from_upstream.pump  # each refers to its direction
         del self.from_client, self.from_upstream, self.requests, self._passage
+
+    # What others see of it
+
+    @property
+    def opaque_reason(self) -> str | None:
+        """Why its bytes are not understood any more; None while they are."""
+        return self._reports.opaque_reason
+
+    @property
+    def tls_broken(self) -> bool:
+        """Whether it ended as TLS failed on one of its ends."""
+        return self._reports.tls_broken
+
+    @property
+    def relayed(self) -> Relayed:
+        """The bytes that both peers have sent so far."""
+        return Relayed(self.from_client.pump.moved, self.from_upstream.pump.moved)
+
+    @property
+    def has_sent_request(self) -> bool:
+        """Whether the client has sent as much as a request has at least."""
+        return self.from_client.pump.moved >= _SMALLEST_REQUEST
+
+    @property
+    def session_end(self) -> float:
+        """Until when a request may be held (clock seconds)."""
+        return self._fetches.session_end
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether what the client sends is taken: nothing holds it up on this link."""
+        return self.life.takes_requests and not self.from_client.pump.is_paused(BLOCKED | UNTAKEN | IN_LINE)
