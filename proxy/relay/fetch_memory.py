@@ -77,7 +77,7 @@ class FetchMemory:
         kept = source.keepers.setdefault(link, _Kept())
         now = self._clock()
         grown = half + whole - kept.size
-        if half != kept.half:
+        if is_new or half != kept.half:
             kept.grew_at = now
         if is_new or not half or not kept.half:
             source.halves.pop(link, None)

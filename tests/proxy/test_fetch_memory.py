@@ -268,3 +268,28 @@ async def test_a_drain_gives_back_what_a_held_fetch_kept() -> None:
             link.drain()
         assert relay.relay.fetch_memory.total == 0
         assert client.has_nothing()
+
+
+async def test_a_fetch_behind_another_has_its_own_time() -> None:
+    clock = MovedClock()
+    async with relaying() as relay:
+        relay.relay.fetch_memory = memory = FetchMemory(clock=clock)
+        client, broker = await relay.connect()
+        await client.send(fetch(1, 5)[:30])
+        await relay.until(lambda: memory.total == 30)
+        clock.move(8.0)
+        await client.send(fetch(1, 5)[30:] + fetch(2, 5)[:30])
+        await broker.expect(fetch(1, 5))
+        clock.move(8.0)
+        memory.expire()
+        await client.send(fetch(2, 5)[30:])
+        await broker.expect(fetch(2, 5))
+
+
+async def test_a_large_fetch_takes_turns_while_it_is_received() -> None:
+    async with relaying() as relay:
+        client, _ = await relay.connect()
+        await client.send(large_fetch(3000)[:20_000])
+        await relay.until(lambda: relay.relay.fetch_memory.total == 20_000)
+        (link,) = relay.listener.links
+        assert link.from_client.pump.waits_in_line
