@@ -23,8 +23,9 @@ from weir.protocol.request_sender import CLIENT_ID_AT, RequestSender
 from weir.protocol.steps import Steps
 from weir.proxy.limits.counting import HOLD_SECONDS, FetchAnswer, ProduceAnswer, ProduceCount, told_seconds
 from weir.proxy.limits.stage import LimitStage
+from weir.proxy.relay.open_link import OpenLink
 from weir.proxy.relay.outcomes import Answer, Hold, Outcome, Pass
-from weir.proxy.relay.side import GatedLink, Side
+from weir.proxy.relay.side import Side
 
 FETCH_HOLD_SECONDS: Final = 5.0
 """How long a Fetch in a session is held at most before it is answered here.
@@ -63,7 +64,7 @@ _UNKNOWN_HIGH_WATERMARK: Final = -1
 class LinkGate:
     """One link's gate: relay.outcomes.RequestGate, and what waits in the line of a group."""
 
-    def __init__(self, stage: LimitStage, relay: Side, link: GatedLink) -> None:
+    def __init__(self, stage: LimitStage, relay: Side, link: OpenLink) -> None:
         self._stage = stage
         self._relay = relay
         self._link = link

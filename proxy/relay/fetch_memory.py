@@ -9,7 +9,9 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from typing import Final
+
+from weir.proxy.relay.open_link import OpenLink, Why
 
 DEFAULT_FETCH_MEMORY: Final = 100 * 2**20
 """The bound in bytes for all fetches together: dozens of links may have a large one at the same time."""
@@ -22,25 +24,6 @@ RECEIVE_SECONDS: Final = 30.0
 
 _SWEEP_SECONDS: Final = 1.0
 _SHARE_OF_ONE_SOURCE: Final = 2  # one address has at most half of the memory, except for a single large fetch
-
-Why = Literal["fetch_memory", "fetch_stalled"]
-"""Why a link is closed: there is too little memory, or the rest of the fetch that it receives does not come."""
-
-
-class Keeper(Protocol):
-    """A link that keeps bytes of fetch requests. `client_host` is the address that they came from."""
-
-    client_host: str
-
-    @property
-    def is_reading(self) -> bool:
-        """Whether it takes what its client sends.
-
-        While it does not, the client is not to blame for bytes that are missing.
-        """
-
-    def evict(self, why: Why) -> None:
-        """Close the link and free what it keeps."""
 
 
 @dataclass(slots=True)
@@ -58,8 +41,8 @@ class _Kept:
 @dataclass(slots=True)
 class _Source:
     size: int = 0
-    keepers: dict[Keeper, _Kept] = field(default_factory=dict)
-    halves: dict[Keeper, None] = field(default_factory=dict)
+    keepers: dict[OpenLink, _Kept] = field(default_factory=dict)
+    halves: dict[OpenLink, None] = field(default_factory=dict)
     """Links of this address that receive a fetch, the one whose fetch began first in front."""
 
 
@@ -81,7 +64,7 @@ class FetchMemory:
         self._sources: dict[str, _Source] = {}
         self._sweep: asyncio.TimerHandle | None = None
 
-    def keep(self, link: Keeper, *, half: int, whole: int, is_new: bool = False) -> None:
+    def keep(self, link: OpenLink, *, half: int, whole: int, is_new: bool = False) -> None:
         """Note what `link` keeps now: `half` bytes of a fetch under way, and `whole` bytes of whole requests.
 
         `is_new` says that `half` belongs to another fetch than at the last call. This or another link may be evicted
@@ -94,7 +77,7 @@ class FetchMemory:
         kept = source.keepers.setdefault(link, _Kept())
         now = self._clock()
         grown = half + whole - kept.size
-        if half != kept.half:
+        if is_new or half != kept.half:
             kept.grew_at = now
         if is_new or not half or not kept.half:
             source.halves.pop(link, None)
@@ -107,7 +90,7 @@ class FetchMemory:
         if grown > 0:
             self._make_room(source)
 
-    def drop(self, link: Keeper) -> None:
+    def drop(self, link: OpenLink) -> None:
         """Note that `link` keeps nothing any more."""
         source = self._sources.get(link.client_host)
         if source is None or (kept := source.keepers.pop(link, None)) is None:
@@ -147,7 +130,7 @@ class FetchMemory:
             largest = max(self._sources.values(), key=lambda one: one.size)
             self._evict(_next_to_go(largest), "fetch_memory")
 
-    def _evict(self, link: Keeper, why: Why) -> None:
+    def _evict(self, link: OpenLink, why: Why) -> None:
         self.drop(link)
         link.evict(why)
 
@@ -156,7 +139,7 @@ def _is_overdue(kept: _Kept, now: float) -> bool:
     return now - kept.grew_at >= SILENT_SECONDS or now - kept.began_at >= RECEIVE_SECONDS
 
 
-def _next_to_go(source: _Source) -> Keeper:
+def _next_to_go(source: _Source) -> OpenLink:
     for oldest in source.halves:
         return oldest
     return max(source.keepers, key=lambda link: source.keepers[link].size)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -26,7 +27,6 @@ from weir.proxy.relay import outcomes
 from weir.proxy.relay.outcomes import Outcome
 from weir.proxy.relay.replica_sources import ReplicaSources
 from weir.proxy.relay.side import LinkThrottle, Side
-from weir.proxy.relay.sliced_work import do_later
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.fetch.in_sync_only import InSyncOnly
 from weir.quota.fetch.intake import TooManyPartitions
@@ -54,6 +54,7 @@ class SessionEnds(OSError):
     """
 
 
+@dataclass(eq=False, slots=True)
 class ReplicaFetches:
     """Decides about one connection's fetches, in the order of the requests. The owner carries the outcomes out.
 
@@ -66,57 +67,42 @@ class ReplicaFetches:
     what is in sync and nothing else. A ProtocolError is the follower's fault, and ends the connection too.
     """
 
-    __slots__ = (
-        "_client",
-        "_host",
-        "_is_stranger",
-        "_peer",
-        "_relay",
-        "_sources",
-        "_spared_until",
-        "_throttle",
-        "_was_stranger",
-        "in_flight",
-        "is_released",
-        "session_end",
-    )
-
-    def __init__(self, relay: Side, peer: int | None, sources: ReplicaSources | None = None, host: str = "") -> None:
-        self._relay = relay
-        self._peer = peer
-        self._sources = sources
-        self._host = host
-        self._client: Hashable = None
-        self._is_stranger = self._was_stranger = False  # whether the last fetch was one's, and the first of `_throttle`
-        self._throttle: LinkThrottle | None = None
-        self._spared_until = -math.inf  # clock seconds
-        self.in_flight = 0
-        """Fetches that were planned and forwarded, and are not answered yet."""
-        self.is_released = False
-        """Whether all further fetches of the connection pass."""
-        self.session_end = math.inf
-        """Until when a request may be held (clock seconds): shortly before the broker takes no more of them."""
+    relay: Side
+    peer: int | None
+    sources: ReplicaSources | None = None
+    host: str = ""
+    in_flight: int = 0
+    """Fetches that were planned and forwarded, and are not answered yet."""
+    is_released: bool = False
+    """Whether all further fetches of the connection pass."""
+    session_end: float = math.inf
+    """Until when a request may be held (clock seconds): shortly before the broker takes no more of them."""
+    _throttle: LinkThrottle | None = None
+    _client: Hashable = None
+    _is_stranger: bool = False  # whether the last fetch was one's
+    _was_stranger: bool = False  # whether the first fetch of `_throttle` was one's
+    _spared_until: float = -math.inf  # clock seconds
 
     def decodes(self, replica_id: int, api_version: int) -> bool:
         """Return whether a fetch is a replica's, or a stranger's who claims to be one, and has to be decoded."""
         if self.is_released or not decodes_replicas(replica_id, api_version):
             return False
-        standing = "replica" if self._sources is None else self._sources.standing(self._host, replica_id)
-        stats = self._relay.stats
+        standing = "replica" if self.sources is None else self.sources.standing(self.host, replica_id)
+        stats = self.relay.stats
         if standing == "consumer":
             stats.passthrough["not_a_replica"] += 1
-            self._relay.log.fault("not_a_replica", self._host, side=stats.side, replica_id=replica_id)
+            self.relay.log.fault("not_a_replica", self.host, side=stats.side, replica_id=replica_id)
             return False
         self._is_stranger = standing == "stranger"
         if self._is_stranger:
             stats.stranger_fetches += 1
             effect = "it is throttled, and takes turns with all strangers together"
-            self._relay.log.fault("unknown_replica", self._host, side=stats.side, replica_id=replica_id, effect=effect)
+            self.relay.log.fault("unknown_replica", self.host, side=stats.side, replica_id=replica_id, effect=effect)
         return True
 
     def take(self, event: ReplicaFetch) -> Steps[Outcome]:
         """Decide about a fetch that has arrived. Raises MalformedFrame."""
-        self._relay.stats.fetch_requests[event.header.api_version] += 1
+        self.relay.stats.fetch_requests[event.header.api_version] += 1
         try:
             if isinstance(event.request, ProtocolError):
                 raise event.request
@@ -155,7 +141,7 @@ class ReplicaFetches:
         for observer in observers:
             if isinstance(observer, SaslAnswer):
                 lifetime = observer.lifetime_seconds
-                self.session_end = math.inf if lifetime is None else self._relay.clock() + SESSION_PART * lifetime
+                self.session_end = math.inf if lifetime is None else self.relay.clock() + SESSION_PART * lifetime
         self.in_flight -= len(scanners)
         try:
             for scanner in scanners:
@@ -163,12 +149,12 @@ class ReplicaFetches:
                     yield from self._throttle.settle_steps(scanner.topics, scanner.head)
         except Exception as error:
             raise self._failed(error) from error
-        self._relay.held.answered(self._throttle)
+        self.relay.held.answered(self._throttle)
 
     def close(self) -> None:
         """End the connection's part of the throttle."""
         self._close_throttle()
-        self._relay.held.wake_soon()
+        self.relay.held.wake_soon()
 
     def _close_throttle(self) -> None:
         throttle, self._throttle = self._throttle, None
@@ -176,11 +162,11 @@ class ReplicaFetches:
             return
         try:
             throttle.close()
-            do_later(throttle.free_steps(), self._relay.turns)
+            self.relay.turns.add_steps(throttle.free_steps())
         except Exception as error:  # noqa: BLE001 - see the class
             self._report(error)
             try:
-                self._relay.throttle.drop(throttle)  # so that it keeps nothing reserved
+                self.relay.throttle.drop(throttle)  # so that it keeps nothing reserved
             except Exception as another:  # noqa: BLE001 - the rest of the link has to be closed all the same
                 self._report(another)
 
@@ -199,13 +185,13 @@ class ReplicaFetches:
         except Exception as error:
             raise self._failed(error) from error
         if isinstance(outcome, outcomes.Answer):
-            self._relay.stats.fetches_answered += 1
+            self.relay.stats.fetches_answered += 1
         else:
             self.in_flight += 1
         return outcome
 
     def _plan(self, request: FetchRequest, held_since: float | None) -> Steps[Decision]:
-        relay = self._relay
+        relay = self.relay
         if self._throttle is not None and self._is_stranger != self._was_stranger and self.in_flight:
             raise JudgedAnew
         is_over = -math.inf < self._spared_until <= relay.clock() or self._is_stranger != self._was_stranger
@@ -213,13 +199,13 @@ class ReplicaFetches:
             self._close_throttle()  # with the next one its follower begins a new session
         if self._throttle is None:
             self._was_stranger = self._is_stranger
-            self._client = self._host, request.replica_id if self._peer is None else self._peer
+            self._client = self.host, request.replica_id if self.peer is None else self.peer
             self._spared_until = relay.throttle_faults.spared_until(self._client)
             if relay.clock() < self._spared_until:
                 self._throttle = InSyncOnly(relay.clock)
             else:
-                is_new = self._peer is None and not self._is_stranger
-                peer = relay.stats.peer_of(request.replica_id) if is_new else self._peer
+                is_new = self.peer is None and not self._is_stranger
+                peer = relay.stats.peer_of(request.replica_id) if is_new else self.peer
                 self._throttle = relay.throttle.link(NO_BROKER if peer is None else peer, is_stranger=self._is_stranger)
         if held_since is None:
             return (yield from self._throttle.plan_steps(request))
@@ -231,9 +217,9 @@ class ReplicaFetches:
         self, event: ReplicaFetch, request: FetchRequest, decision: Hold, held_since: float | None
     ) -> outcomes.Hold:
         if held_since is None:
-            held_since = self._relay.clock()
-            self._relay.stats.fetches_held += 1
-        elif self._relay.clock() >= self.session_end:
+            held_since = self.relay.clock()
+            self.relay.stats.fetches_held += 1
+        elif self.relay.clock() >= self.session_end:
             raise SessionEnds
         return outcomes.Hold(
             min(decision.until, self.session_end), partial(self._decide, event, request, held_since), self._throttle
@@ -242,12 +228,12 @@ class ReplicaFetches:
     def _failed(self, error: Exception) -> ThrottleFailed:
         """Note that the throttle failed. What is returned ends the connection: nothing stays reserved."""
         self._report(error)
-        self._relay.throttle_faults.failed(self._client)
+        self.relay.throttle_faults.failed(self._client)
         return ThrottleFailed()
 
     def _pass_from_now_on(self, reason: str, error: Exception) -> outcomes.Pass:
-        relay = self._relay
-        relay.log.fault(reason, str(self._peer), side=relay.stats.side, reason=str(error))
+        relay = self.relay
+        relay.log.fault(reason, str(self.peer), side=relay.stats.side, reason=str(error))
         relay.stats.passthrough[reason] += 1
         self._release()
         return outcomes.Pass()
@@ -261,10 +247,8 @@ class ReplicaFetches:
         self._close_throttle()
 
     def _report(self, error: Exception) -> None:
-        self._relay.stats.throttle_errors += 1
-        self._relay.log.error(
-            "throttle_error", side=self._relay.stats.side, error=repr(error), at=innermost_frame(error)
-        )
+        self.relay.stats.throttle_errors += 1
+        self.relay.log.error("throttle_error", side=self.relay.stats.side, error=repr(error), at=innermost_frame(error))
 
 
 def _outcome(

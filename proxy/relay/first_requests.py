@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
+
+from weir.proxy.relay.open_link import OpenLink
 
 FIRST_REQUEST_SECONDS: Final = 600.0
 """As Kafka's connections.max.idle.ms."""
 
 _SWEEP_SECONDS: Final = 1.0
-
-
-class Newcomer(Protocol):
-    """A link that may not have sent a request yet."""
-
-    @property
-    def has_sent_request(self) -> bool:
-        """Whether its client has sent as much as a request has at least."""
-
-    def dismiss(self) -> None:
-        """Close because no request came."""
 
 
 class FirstRequests:
@@ -30,30 +21,18 @@ class FirstRequests:
     """
 
     def __init__(self, clock: Callable[[], float], seconds: float = FIRST_REQUEST_SECONDS) -> None:
-        self._seconds = seconds
+        self.seconds = seconds
+        """How long a link may send nothing. It may be changed at any time, and counts for all links."""
         self._clock = clock
-        self._since: dict[Newcomer, float] = {}
+        self._since: dict[OpenLink, float] = {}
         self._sweep: asyncio.TimerHandle | None = None
 
-    @property
-    def seconds(self) -> float:
-        """How long a link may send nothing. It may be changed at any time, and counts for all links."""
-        return self._seconds
-
-    @seconds.setter
-    def seconds(self, seconds: float) -> None:
-        self._seconds = seconds
-        if self._sweep is not None:
-            self._sweep.cancel()
-            self._sweep = None
-        self._watch()
-
-    def expect(self, link: Newcomer) -> None:
+    def expect(self, link: OpenLink) -> None:
         """Await a link's first request from now on."""
         self._since[link] = self._clock()
         self._watch()
 
-    def drop(self, link: Newcomer) -> None:
+    def drop(self, link: OpenLink) -> None:
         """Forget a link, which is closed."""
         self._since.pop(link, None)
 
@@ -68,13 +47,11 @@ class FirstRequests:
         for link in due:
             del self._since[link]
             if not link.has_sent_request:
-                link.dismiss()
+                link.evict("no_request_came")
 
     def _watch(self) -> None:
         if self._sweep is None and self._since:
-            oldest = next(iter(self._since.values()))
-            delay = max(_SWEEP_SECONDS, oldest + self.seconds - self._clock())
-            self._sweep = asyncio.get_running_loop().call_later(delay, self._expire_and_watch)
+            self._sweep = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._expire_and_watch)
 
     def _expire_and_watch(self) -> None:
         self._sweep = None

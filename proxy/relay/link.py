@@ -1,8 +1,7 @@
 """A link: one client's connection together with its own connection to the broker.
 
-Bytes from the client become request events, and responses are matched with them. `ReplicaFetches` decides what becomes
-of a replica's fetch, and the link carries that out. A `LinkLife` holds the state of the link, and its table says which
-events are possible.
+What bytes mean is decided elsewhere: `LinkRequests` and `LinkResponses` take them, and say what is to be sent and what
+is held. `LinkLife` has the link's state. None of them reads, sends or waits. The link carries out what they say.
 
 Everything happens in callbacks of the event loop. Nothing in here awaits, so nobody sees a change half done.
 """
@@ -15,33 +14,35 @@ from functools import partial
 from typing import Final
 
 from weir.protocol.errors import ProtocolError
-from weir.protocol.framing import ResponseStream
-from weir.proxy.relay.buffers import SMALL_BUFFER_SIZE
-from weir.proxy.relay.fetch_memory import Why
+from weir.protocol.framing import RequestStream
+from weir.protocol.steps import Steps
+from weir.proxy.relay.direction import Direction
 from weir.proxy.relay.fetches import ReplicaFetches, ThrottleFailed
-from weir.proxy.relay.inflow import Inflow
-from weir.proxy.relay.linger import Linger
-from weir.proxy.relay.link_life import Client, Event, LinkLife, Phase
+from weir.proxy.relay.link_life import Client, Event, LinkLife, Phase, Upstream, Work
 from weir.proxy.relay.link_reports import LinkReports
 from weir.proxy.relay.link_requests import LinkRequests
+from weir.proxy.relay.link_responses import LinkResponses
+from weir.proxy.relay.open_link import Relayed, Sender, Why
+from weir.proxy.relay.outcomes import Hold
 from weir.proxy.relay.passage import Passage
-from weir.proxy.relay.pump import BLOCKED, IN_LINE, STOPPED, UNTAKEN, Pump
+from weir.proxy.relay.pump import BLOCKED, IN_LINE, STOPPED, UNTAKEN
 from weir.proxy.relay.replica_sources import ReplicaSources
 from weir.proxy.relay.side import Side
-from weir.proxy.relay.sliced_work import SlicedWork
-from weir.proxy.relay.stats import Relayed
 from weir.proxy.relay.transport import Transport
-
-_LARGE_FETCH: Final = 2**14  # bytes: a fetch of more waits for its turn while it is received
-
-_SMALLEST_REQUEST: Final = 12  # bytes: its size, kind, version and correlation id
+from weir.proxy.relay.turn_budget import run_slice
 
 HALF_CLOSED_SECONDS: Final = 60.0
 """How long a connection may stay half-closed without a byte moving."""
 
+LINGER_SECONDS: Final = 1.0
+"""How long a drained client has to close its end. It has to be first: a reset could lose the last bytes sent to it."""
+
+_LARGE_FETCH: Final = 2**14  # bytes: a fetch of more waits for its turn while it is received
+_SMALLEST_REQUEST: Final = 12  # bytes: its size, kind, version and correlation id
+
 
 class Link:
-    """A client's connection and its upstream's, from the moment that both exist until `close`.
+    """A client's connection and its upstream's, from the moment that both exist until `close`: an OpenLink.
 
     `peer` is the upstream broker's id where the route names it. `on_close` is called once, when both connections are
     closed.
@@ -49,27 +50,25 @@ class Link:
 
     __slots__ = (
         "_client",
+        "_end_timer",
         "_fetches",
-        "_half_closed",
-        "_kept_half",
-        "_kept_whole",
-        "_linger",
+        "_hold",
+        "_kept",
         "_loop",
         "_on_close",
         "_passage",
         "_relay",
         "_replans_later",
         "_reports",
-        "_requests",
-        "_requests_in",
-        "_responses",
-        "_responses_in",
-        "_to_client",
-        "_to_upstream",
+        "_states",
         "_upstream",
         "_work",
         "client_host",
+        "from_client",
+        "from_upstream",
         "life",
+        "requests",
+        "responses",
     )
 
     def __init__(
@@ -85,87 +84,242 @@ class Link:
         on_close: Callable[[Link], None],
     ) -> None:
         self._relay = relay
-        self._loop = loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         self._client = client
         self._upstream = upstream
         self._on_close = on_close
         self.client_host = client_host
-        self.life = LinkLife()
-        self._fetches = ReplicaFetches(relay, peer, sources, client_host)
+        self.life = life = LinkLife()
+        self._fetches = fetches = ReplicaFetches(relay, peer, sources, client_host)
         self._reports = reports = LinkReports(relay.stats, relay.log, client_host, upstream_name)
-        self._responses = responses = ResponseStream()
-        self._to_upstream = Pump(self, loop, relay.pool, client, upstream, relay.turns)
-        self._to_client = Pump(self, loop, relay.pool, upstream, client, relay.turns)
-        self._passage = passage = Passage(loop, self, self._to_client, client)
-        self._requests_in = Inflow(self, self._to_upstream, relay.turns)
-        self._responses_in = Inflow(self, self._to_client, relay.turns)
-        ends = self._to_upstream, self._to_client
-        self._requests = LinkRequests(self, relay, self._fetches, reports, responses, *ends, passage)
-        self._work = SlicedWork(self, relay.turns)
+        self.responses = LinkResponses(life, fetches)
+        stream = RequestStream(relay.fetch_size_limit, fetches.decodes)
+        self.requests = LinkRequests(stream, life, fetches, self.responses, reports)
+        self.from_client = Direction(self, self.requests, relay, client, upstream)
+        self.from_upstream = Direction(self, self.responses, relay, upstream, client)
+        self._passage = Passage(self._loop, self._let_pass, self.from_upstream.pump, client)
+        self.from_upstream.pump.held_back = self._passage.held_back
+        self._work: Steps[None] | None = None  # the rest of work that takes several turns
         self._replans_later = False
-        self._kept_half = self._kept_whole = 0  # bytes of fetches, as last told to `fetch_memory`
-        self._half_closed: asyncio.TimerHandle | None = None
-        self._linger: Linger | None = None
-
-    # Its life
+        self._states = life.states  # as last carried out
+        self._hold: Hold | None = None  # the same
+        self._end_timer: asyncio.TimerHandle | None = None
+        self._kept = 0, 0, 0  # as last told to `fetch_memory`: bytes of half a fetch, of whole ones; events until then
+        self.use_gate()
 
     def start(self) -> None:
         """Begin to move bytes."""
-        self.on(Event.STARTED)
+        self.life.on(Event.STARTED)
+        self._follow_life()
+
+    # What its directions tell
+
+    def carry_out(self) -> None:
+        """Do what the requests and the responses ask for that were taken, and what the new state asks for."""
+        requests, life = self.requests, self.life
+        if life.is_closed:
+            self.close()
+            return
+        if requests.asked is not None:
+            self._passage.begin(is_granted=requests.asked)
+            requests.asked = None
+            if requests.stream.opaque:  # frames are no longer told apart, so there are no small ones to wait for
+                self.from_upstream.pump.large_reads = True
+        if requests.has_answered:
+            self.from_upstream.pump.flush()
+        if life.is_crowded:
+            requests.ease()
+            self.from_client.go_on()
+        if life.is_draining:
+            self._take_no_more()
+            self._loop.call_soon(self._finish_if_idle)  # after the bytes that arrived were sent
+        self._note_kept()
+        if requests.hold is not self._hold:
+            self._hold = requests.hold
+            self._relay.held.wait(self, self._hold)
+        if life.states is not self._states:
+            self._follow_life()
+
+    def _let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
+        """Tell the throttle what has reached the client. Returns how many bytes more may be sent."""
+        try:
+            return self._fetches.let_pass(arrived, on_way, most, waited)
+        except ThrottleFailed as error:
+            self.failed(error, "upstream")
+            return 0
+
+    def failed(self, error: Exception, sender: Sender) -> None:
+        """Close, and log the reason unless a peer simply went away."""
+        if not self.life.is_closed:
+            self._reports.failed(error, sender)
+            if isinstance(error, ProtocolError):  # what came before the fault is sent
+                (self.from_client if sender == "client" else self.from_upstream).pump.flush()
+        self.close()
+
+    # Decisions, and work that takes several turns
+
+    def begin(self, work: Steps[None]) -> None:
+        """Run the first slice of work now, and the rest in turns to come. Raises what the first slice raises."""
+        try:
+            next(work)
+        except StopIteration:  # most work is done here
+            return
+        if not run_slice(work) and not self.life.is_closed:
+            self.life.on(Event.WORK_BEGAN)
+            self._work = work
+            self._relay.turns.add(self._work_on)
+
+    def _work_on(self) -> None:
+        work, self._work = self._work, None
+        if work is None:
+            return
+        try:
+            if not run_slice(work):
+                self._work = work
+                self._relay.turns.add(self._work_on)
+                return
+        except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
+            self.failed(error, "client")  # the throttle reports its own, so only the client's bytes can be the cause
+            return
+        if not self.life.is_closed:
+            self.life.on(Event.WORK_ENDED)
+            self.from_client.pump.flush()
+        if self._replans_later:
+            self._replans_later = False
+            self._relay.held.wake((self,))
+        self._relay.held.wake_soon()
+        self.carry_out()
+
+    def replan(self) -> None:
+        """Have the held request decided about again."""
+        if self.life.is_closed or self.requests.hold is None:
+            return
+        if self.life.work is Work.UNDER_WAY:
+            self._replans_later = True
+            return
+        if self._client.is_gone():
+            self.close()
+            return
+        try:
+            self.begin(self.requests.decide_again())
+            self.from_client.pump.flush()
+            self.carry_out()
+        except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
+            self.failed(error, "client")
+
+    def use_gate(self) -> None:
+        """Have a gate from the next request on, if the side has gates."""
+        if self.requests.gate is None and self._relay.new_gate is not None:
+            self.requests.use_gate(self._relay.new_gate(self))
+
+    # What follows
+
+    def _note_kept(self) -> None:
+        """Tell what is kept of requests, where that has changed."""
+        requests, before = self.requests, self._kept
+        half = requests.stream.collected
+        self._kept = half, requests.whole_bytes + self.from_client.waiting, requests.events if half else 0
+        if half >= _LARGE_FETCH:
+            self.from_client.pump.waits_in_line = True
+        if self._kept != before and not self.life.is_closed:
+            memory = self._relay.fetch_memory
+            memory.keep(self, half=half, whole=self._kept[1], is_new=self._kept[2] != before[2])
+            if half:
+                memory.watch(self._loop)
+
+    def _follow_life(self) -> None:
+        self._states = self.life.states
+        if self.life.is_closed:
+            self._tear_down()
+        else:
+            self.from_client.follow()
+            self.from_upstream.follow()
+            if self._end_timer is None and (self.life.client is Client.ENDED or self.life.upstream is Upstream.ENDED):
+                self._watch_half_closed()
+
+    # The end
+
+    def drain(self) -> None:
+        """Take no further request, and close as soon as every pending response has passed."""
+        if self.life.phase is Phase.OPEN:
+            self.life.on(Event.DRAIN)
+            self.carry_out()
+
+    def evict(self, why: Why) -> None:
+        """Report why, and close."""
+        self._reports.evicted(why, sum(self._kept[:2]))
+        self.close()
 
     def close(self) -> None:
         """Close both connections at once. Unsent bytes are lost."""
         if not self.life.is_closed:
-            self.on(Event.CLOSE)
+            self.life.on(Event.CLOSE)
+        if self._states is not self.life.states:  # the state may have come to that by itself
+            self._follow_life()
 
-    def drain(self) -> None:
-        """Take no further request, and close as soon as every pending response has passed."""
-        if self.life.phase is not Phase.OPEN:
+    def _take_no_more(self) -> None:
+        """While draining: read to the end of the request under way, and no further.
+
+        A held request counts as not taken.
+        """
+        stream = self.requests.stream
+        if stream.opaque or self.life.work is Work.UNDER_WAY:
+            return  # only the peers know what is in flight on an opaque connection: it goes on until the time is over
+        self.requests.give_up_held()
+        self.from_client.drop()
+        if not stream.at_boundary:
+            self.from_client.pump.read_limit = stream.missing
+        elif self.life.client is Client.FINISHES:
+            self.life.on(Event.LAST_REQUEST_ENDED)
+
+    def _finish_if_idle(self) -> None:
+        """While draining: when nothing is in flight, close the sending side, and let the client close its own."""
+        stream = self.requests.stream
+        waiting = self.responses.stream.pending or self.responses.out or self.requests.out or not stream.at_boundary
+        if not self.life.is_draining or waiting or self.life.work is Work.UNDER_WAY or stream.opaque:
             return
-        self.on(Event.DRAIN)
-        self._take_no_more()
-        self._finish_if_idle()
-
-    def evict(self, why: Why) -> None:
-        """Close because of what the link keeps; `why` says which bound it hit."""
-        self._reports.evicted(why, self._kept_half + self._kept_whole)
-        self.close()
-
-    def dismiss(self) -> None:
-        """Close because no request came."""
-        self._reports.dismissed()
-        self.close()
-
-    def on(self, event: Event) -> None:
-        """Take an event, and start or stop everything as the new state says."""
-        life = self.life
-        life.on(event)
-        self._requests_in.is_open, self._responses_in.is_open = life.takes_requests, life.takes_responses
-        if life.phase is Phase.CLOSED:
-            self._tear_down()
+        self.life.on(Event.DELIVERED)
+        self._follow_life()
+        if self.life.is_closed:
             return
-        for pump, reads in ((self._to_upstream, life.reads_requests), (self._to_client, life.reads_responses)):
-            if reads:
-                pump.resume(STOPPED)
-            else:
-                pump.pause(STOPPED)
-        self._requests_in.go_on()
-        self._responses_in.go_on()
+        self.from_client.close()
+        self.from_upstream.close()
+        self._upstream.close()
+        try:
+            self._client.finish()
+        except OSError:
+            self.close()
+            return
+        self.requests.discard_all()
+        self.from_client.pump.resume(STOPPED)
+        self._end_in(LINGER_SECONDS, self.close)
+
+    def _watch_half_closed(self, moved_before: Relayed | None = None) -> None:
+        moved = self.relayed
+        if moved == moved_before:
+            self.close()
+        else:
+            self._end_in(HALF_CLOSED_SECONDS, partial(self._watch_half_closed, moved))
+
+    def _end_in(self, seconds: float, callback: Callable[[], None]) -> None:
+        if self._end_timer is not None:
+            self._end_timer.cancel()
+        self._end_timer = self._loop.call_later(seconds, callback)
 
     def _tear_down(self) -> None:
-        self._to_upstream.close()
-        self._to_client.close()
+        self.from_client.close()
+        self.from_upstream.close()
         self._passage.close()
-        self._requests_in.close()
-        self._responses_in.close()
-        if self._linger is not None:
-            self._linger.stop()
-        if self._half_closed is not None:
-            self._half_closed.cancel()
+        if self._end_timer is not None:
+            self._end_timer.cancel()
         self._client.close()
         self._upstream.close()
-        self._work.close()
-        self._requests.close()
+        if self._work is not None:
+            self._work.close()
+            self._work = None
+        self.requests.close()
+        self._hold = None
+        self._relay.held.wait(self, None)
         self._fetches.close()
         self._relay.fetch_memory.drop(self)
         self._on_close(self)
@@ -173,10 +327,11 @@ class Link:
 
     def _let_go(self) -> None:
         """Drop the parts that refer to the link, which is then freed at once. See `proxy/collector.py`."""
-        self._requests.stream.drop()
-        del self._to_upstream, self._to_client, self._requests_in, self._responses_in, self._requests, self._work
-        del self._passage
-        self._linger = None
+        self.requests.stream.drop()
+        del self.from_client.pump, self.from_upstream.pump  # each refers to its direction
+        del self.from_client, self.from_upstream, self.requests, self._passage
+
+    # What others see of it
 
     @property
     def opaque_reason(self) -> str | None:
@@ -191,210 +346,19 @@ class Link:
     @property
     def relayed(self) -> Relayed:
         """The bytes that both peers have sent so far."""
-        return Relayed(self._to_upstream.moved, self._to_client.moved)
+        return Relayed(self.from_client.pump.moved, self.from_upstream.pump.moved)
 
     @property
     def has_sent_request(self) -> bool:
         """Whether the client has sent as much as a request has at least."""
-        return self._to_upstream.moved >= _SMALLEST_REQUEST
+        return self.from_client.pump.moved >= _SMALLEST_REQUEST
 
     @property
     def session_end(self) -> float:
         """Until when a request may be held (clock seconds)."""
         return self._fetches.session_end
 
-    def use_gate(self) -> None:
-        """Have a gate from the next request on, as the side has gates now."""
-        self._requests.use_gate()
-
     @property
     def is_reading(self) -> bool:
         """Whether what the client sends is taken: nothing holds it up on this link."""
-        return self.life.takes_requests and not self._to_upstream.is_paused(BLOCKED | UNTAKEN | IN_LINE)
-
-    # What the pumps tell
-
-    def received(self, pump: Pump, view: memoryview) -> None:
-        """Take bytes that `pump` has read, from the client (for the upstream) or from the upstream."""
-        is_requests = pump is self._to_upstream
-        stream, inflow = (
-            (self._requests.stream, self._requests_in) if is_requests else (self._responses, self._responses_in)
-        )
-        if stream.skip(len(view)) or (not is_requests and self._responses.looks(view)):
-            inflow.skip(len(view))
-            if not is_requests or self._requests.passes(view):
-                pump.unsent.append(view)
-        else:
-            is_bulk = inflow.arrived(view)
-            self._note_kept()
-            if self._kept_half >= _LARGE_FETCH:
-                pump.waits_in_line = True
-            pump.large_reads = stream.opaque or stream.passing > SMALL_BUFFER_SIZE or is_bulk
-            if not is_requests and self._responses.observing:
-                pump.large_reads = not self._responses.is_dense
-                self._fetches.answer_begins()
-        self._go_on_draining()
-
-    def take(self, pump: Pump, view: memoryview) -> int:
-        """Take a few requests or responses. Returns how many bytes were taken."""
-        if pump is self._to_upstream:
-            taken, is_new, work = self._requests.take(view)
-            if work is not None:
-                self._work.begin(work)
-            self._note_kept(is_new=is_new)
-            return taken
-        responses = self._responses
-        responses.receive(view, pump.unsent)
-        if responses.completed:
-            completed, responses.completed = responses.completed, []
-            self._work.begin(self._fetches.settle(completed))
-        self._requests.ease()
-        return len(view)
-
-    def took(self, pump: Pump) -> None:
-        """Go on with what waited until bytes were taken."""
-        self._note_kept()
-        self._go_on_draining()
-
-    def unblocked(self, pump: Pump) -> None:
-        """Go on with what waited until a peer read."""
-        if pump is self._to_client:
-            self._responses_in.go_on()
-            self._requests.ease()
-        else:
-            self._requests_in.go_on()
-        if self.life.is_draining:
-            self._finish_if_idle()
-
-    def held_back(self, pump: Pump) -> None:
-        """Look how much the client has taken."""
-        self._passage.held_back()
-
-    def let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
-        """Tell the throttle what has reached the client. Returns how many bytes more may be sent."""
-        try:
-            return self._fetches.let_pass(arrived, on_way, most, waited)
-        except ThrottleFailed as error:
-            self.failed(self._to_client, error)
-            return 0
-
-    def ended(self, pump: Pump) -> None:
-        """Note that one end has sent its last byte, and that the other end was told."""
-        self.on(Event.CLIENT_ENDED if pump is self._to_upstream else Event.UPSTREAM_ENDED)
-        if not self.life.is_closed:
-            self._watch_half_closed()
-
-    def failed(self, pump: Pump, error: Exception) -> None:
-        """Close, and log the reason unless a peer simply went away."""
-        if self.life.is_closed:
-            return
-        self._reports.failed(error, by_client=pump is self._to_upstream)
-        if isinstance(error, ProtocolError):
-            pump.flush()  # what came before the fault
-        self.close()
-
-    def replan(self) -> None:
-        """Have the held request decided about again."""
-        if self.life.is_closed or (held := self._requests.held) is None:
-            return
-        if self._work.is_under_way:
-            self._replans_later = True
-            return
-        if self._client.is_gone():
-            self.close()
-            return
-        try:
-            self._work.begin(self._requests.decide_again(held))
-            self._note_kept()
-        except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
-            self.failed(self._to_upstream, error)
-
-    # Work that takes several turns
-
-    def work_began(self) -> None:
-        """Take nothing from either peer until the work is done."""
-        if not self.life.is_closed:
-            self.on(Event.WORK_BEGAN)
-
-    def work_ended(self) -> None:
-        """Go on with what waited for the work."""
-        self._note_kept()
-        self._to_upstream.flush()
-        if self.life.is_closed:
-            return
-        self.on(Event.WORK_ENDED)
-        self._requests.ease()
-        if self._replans_later:
-            self._replans_later = False
-            self._relay.held.wake((self,))
-        self._relay.held.wake_soon()
-        self._go_on_draining()
-
-    def work_failed(self, error: Exception) -> None:
-        """Close.
-
-        Only the client's bytes can be the cause: an error while an answer is settled is caught by the throttle's owner.
-        """
-        self.failed(self._to_upstream, error)
-
-    def _note_kept(self, *, is_new: bool = False) -> None:
-        if self.life.is_closed:
-            return
-        half = self._requests.stream.collected
-        whole = self._requests.whole_bytes + len(self._requests_in.rest)
-        if half != self._kept_half or whole != self._kept_whole or (half and is_new):
-            self._kept_half, self._kept_whole = half, whole
-            memory = self._relay.fetch_memory
-            memory.keep(self, half=half, whole=whole, is_new=is_new)
-            if half:
-                memory.watch(self._loop)
-
-    # The end
-
-    def _go_on_draining(self) -> None:
-        if self.life.is_draining:
-            self._take_no_more()
-            self._loop.call_soon(self._finish_if_idle)  # after the bytes that arrived were sent
-
-    def _take_no_more(self) -> None:
-        """While draining: read to the end of the request under way, and no further.
-
-        A held request counts as not taken.
-        """
-        stream = self._requests.stream
-        if stream.opaque or self._work.is_under_way:
-            return  # only the peers know what is in flight on an opaque connection: it goes on until the time is over
-        self._requests.give_up_held()
-        self._requests_in.drop()
-        self._note_kept()
-        if not stream.at_boundary:
-            self._to_upstream.read_limit = stream.missing
-        elif self.life.client is Client.FINISHES:
-            self.on(Event.LAST_REQUEST_ENDED)
-
-    def _finish_if_idle(self) -> None:
-        """While draining: when nothing is in flight, close the sending side, and let the client close its own."""
-        waiting = self._responses.pending or self._to_client.unsent or self._to_upstream.unsent
-        stream = self._requests.stream
-        if not self.life.is_draining or waiting or self._work.is_under_way or not stream.at_boundary or stream.opaque:
-            return
-        self.on(Event.DELIVERED)
-        if self.life.is_closed:
-            return
-        self._to_upstream.close()
-        self._to_client.close()
-        self._upstream.close()
-        try:
-            self._client.finish()
-        except OSError:
-            self.close()
-        else:
-            self._linger = Linger(self._client, self.close)
-
-    def _watch_half_closed(self, moved_before: int = -1) -> None:
-        moved = self._to_upstream.moved + self._to_client.moved
-        if moved == moved_before:
-            self.close()
-        else:
-            watch = partial(self._watch_half_closed, moved)
-            self._half_closed = self._loop.call_later(HALF_CLOSED_SECONDS, watch)
+        return self.life.takes_requests and not self.from_client.pump.is_paused(BLOCKED | UNTAKEN | IN_LINE)

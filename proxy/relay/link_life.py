@@ -155,57 +155,39 @@ class ImpossibleEvent(Exception):
 
 
 class LinkLife:
-    """The state of a link. `on` takes events; where it raises, nothing has changed."""
+    """The state of a link. `on` takes events; where it raises, nothing has changed. All else is only to be read."""
 
-    __slots__ = ("client", "phase", "requests", "upstream", "work")
+    __slots__ = (
+        *("client", "phase", "requests", "states", "upstream", "work"),
+        *("is_closed", "is_crowded", "is_draining"),
+        *("reads_requests", "reads_responses", "takes_requests", "takes_responses"),
+    )
 
     def __init__(self) -> None:
-        self.phase: State = Phase.NEW
-        self.client: State = Client.SENDS
-        self.upstream: State = Upstream.SENDS
-        self.requests: State = Requests.FREE
-        self.work: State = Work.NONE
-
-    @property
-    def states(self) -> _States:
-        """The states of all five machines."""
-        return self.phase, self.client, self.upstream, self.requests, self.work
+        self._enter((Phase.NEW, Client.SENDS, Upstream.SENDS, Requests.FREE, Work.NONE))
 
     def on(self, event: Event) -> None:
         """Take an event. Raises ImpossibleEvent where no table has it; after the end that is so for every event."""
-        if self.phase is Phase.CLOSED:
+        if self.is_closed:
             raise ImpossibleEvent(f"{event.name} after the link was closed")
-        self.phase, self.client, self.upstream, self.requests, self.work = _after(self.states, event)
+        self._enter(_after(self.states, event))
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether the link is closed."""
-        return self.phase is Phase.CLOSED
-
-    @property
-    def is_draining(self) -> bool:
+    def _enter(self, states: _States) -> None:
+        self.states = states
+        """The states of all five machines. While nothing changes it is the same object."""
+        self.phase, self.client, self.upstream, self.requests, self.work = states
+        self.is_closed = self.phase is Phase.CLOSED
+        self.is_draining = self.phase is Phase.DRAINING
         """Whether no further request is taken, while pending ones are still answered."""
-        return self.phase is Phase.DRAINING
-
-    @property
-    def takes_requests(self) -> bool:
-        """Whether requests that were read are carried out."""
-        return self.takes_responses and self.requests is Requests.FREE
-
-    @property
-    def reads_requests(self) -> bool:
-        """Whether more is read from the client."""
-        return self.takes_requests and self.client in (Client.SENDS, Client.FINISHES)
-
-    @property
-    def takes_responses(self) -> bool:
+        self.is_crowded = self.requests in (Requests.CROWDED, Requests.HELD_AND_CROWDED)
+        self.takes_responses = self.phase in (Phase.OPEN, Phase.DRAINING) and self.work is Work.NONE
         """Whether responses that were read are passed on."""
-        return self.phase in (Phase.OPEN, Phase.DRAINING) and self.work is Work.NONE
-
-    @property
-    def reads_responses(self) -> bool:
+        self.reads_responses = self.takes_responses and self.upstream is Upstream.SENDS
         """Whether more is read from the broker."""
-        return self.takes_responses and self.upstream is Upstream.SENDS
+        self.takes_requests = self.takes_responses and self.requests is Requests.FREE
+        """Whether requests that were read are carried out."""
+        self.reads_requests = self.takes_requests and self.client in (Client.SENDS, Client.FINISHES)
+        """Whether more is read from the client."""
 
 
 @cache

@@ -7,7 +7,7 @@ import ssl
 from weir.protocol.errors import ProtocolError
 from weir.protocol.framing import BecameOpaque, Undecoded
 from weir.proxy.log import EventLog, innermost_frame, os_error_reason
-from weir.proxy.relay.fetch_memory import Why
+from weir.proxy.relay.open_link import Sender, Why
 from weir.proxy.relay.stats import RelayStats
 
 
@@ -27,26 +27,25 @@ class LinkReports:
         """Whether TLS failed on one of its ends, after the handshake."""
 
     def evicted(self, why: Why, kept_bytes: int) -> None:
-        """Report that the link is closed because of what it keeps."""
-        self._stats.protocol_errors[why] += 1
-        event = "fetch_memory_full" if why == "fetch_memory" else why
-        self._log.fault(event, self._client, side=self._stats.side, kept_bytes=kept_bytes)
+        """Report that the link has to go."""
+        if why == "no_request_came":
+            self._stats.connections_dismissed += 1
+            self._log.fault(why, self._client, side=self._stats.side)
+        else:
+            self._stats.protocol_errors[why] += 1
+            event = "fetch_memory_full" if why == "fetch_memory" else why
+            self._log.fault(event, self._client, side=self._stats.side, kept_bytes=kept_bytes)
 
-    def dismissed(self) -> None:
-        """Report that the link is closed as no request came."""
-        self._stats.connections_dismissed += 1
-        self._log.fault("no_request_came", self._client, side=self._stats.side)
-
-    def failed(self, error: Exception, *, by_client: bool) -> None:
-        """Report that one direction broke: by a peer's bytes, or by a bug. A connection that was lost is neither.
+    def failed(self, error: Exception, sender: Sender) -> None:
+        """Report that `sender` has sent what cannot be, or a bug. A connection that was lost is neither.
 
         In TLS 1.3 a peer may refuse a certificate when this end has done its handshake already.
         """
         stats, log = self._stats, self._log
         if isinstance(error, ProtocolError):
-            sent_by, name = ("client", self._client) if by_client else ("upstream", self._upstream)
+            name = self._client if sender == "client" else self._upstream
             stats.protocol_errors[error.kind] += 1
-            log.fault("protocol_error", name, side=stats.side, kind=error.kind, sent_by=sent_by, reason=str(error))
+            log.fault("protocol_error", name, side=stats.side, kind=error.kind, sent_by=sender, reason=str(error))
         elif isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
             self.tls_broken = True
             stats.protocol_errors["tls"] += 1

@@ -1,8 +1,14 @@
-"""The requests of one link: which pass, which wait, and which are a replica's fetches and need a decision."""
+"""The requests of one link: which pass, which wait, and which are a replica's fetches and need a decision.
+
+Nothing in here reads, sends or waits. What is to be sent stands in `out`, and what is held in `hold`. The link's state
+(`LinkLife`) says what may be taken next. The link carries all of that out.
+"""
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
 
 from weir.protocol.framing import (
     BecameOpaque,
@@ -15,21 +21,20 @@ from weir.protocol.framing import (
     RequestEvent,
     RequestStream,
     ResponseObserver,
-    ResponseStream,
     Undecoded,
 )
 from weir.protocol.header import SASL_AUTHENTICATE
+from weir.protocol.response_scanner import Buffer
 from weir.protocol.sasl_answer import SaslAnswer
 from weir.protocol.steps import Steps
 from weir.proxy.relay import outcomes
+from weir.proxy.relay.buffers import SMALL_BUFFER_SIZE
 from weir.proxy.relay.fetches import ReplicaFetches, with_size
-from weir.proxy.relay.held_request import HeldRequest, Holdable
-from weir.proxy.relay.link_life import Event, LinkLife, Requests
+from weir.proxy.relay.link_life import Event, LinkLife
 from weir.proxy.relay.link_reports import LinkReports
+from weir.proxy.relay.link_responses import LinkResponses
+from weir.proxy.relay.open_link import Sender
 from weir.proxy.relay.outcomes import Outcome, RequestGate, RequestWatcher
-from weir.proxy.relay.passage import Passage
-from weir.proxy.relay.pump import BLOCKED, Pump
-from weir.proxy.relay.side import GatedLink, Side
 
 MOST_PENDING: Final = 1024
 """The most requests that wait for responses. With more, nothing is read from the client."""
@@ -40,75 +45,92 @@ MOST_FETCHES: Final = 8
 _NOTHING: Final = memoryview(b"")
 
 
-class RequestsOwner(GatedLink, Protocol):
-    """The link that the requests belong to."""
-
-    life: LinkLife
-
-    def on(self, event: Event) -> None:
-        """Take what happened to the link."""
-
-
+@dataclass(eq=False, slots=True)
 class LinkRequests:
-    """Turns what the client sends into what goes to the broker, and into what waits for responses.
+    """Turns what the client sends into what goes to the broker, and into what waits for responses."""
 
-    Bytes to send are put into the pumps' `unsent`; the caller flushes `to_upstream`.
-    """
+    stream: RequestStream
+    life: LinkLife
+    fetches: ReplicaFetches
+    responses: LinkResponses
+    reports: LinkReports
+    out: list[Buffer] = field(default_factory=list)
+    """What goes to the broker, the oldest first. Whoever sends it takes it out."""
+    events: int = 0
+    """How many events the stream has told: where that stands still, so does the request that is collected."""
+    gate: RequestGate | None = None
+    hold: outcomes.Hold | None = None
+    """What the request waits for that is held; None where none is. All later ones wait for it."""
+    has_answered: bool = False
+    """Whether an answer of the sidecar's own may be unsent."""
+    asked: bool | None = None
+    """Whether bytes of a quota may come with the next answer. None: nothing was asked since the link has looked."""
+    _held: ReplicaFetch | RequestBegins | None = None
+    _deciding_size: int = 0  # bytes of the fetch that is being decided about
+    _discarded: float = 0  # bytes still to come that do not go to the broker
+    _observer: ResponseObserver | None = None  # of the next request that passes
+    _watcher: RequestWatcher | None = None  # of the request that passes now
 
-    __slots__ = (
-        "_deciding_size",
-        "_discarded",
-        "_fetches",
-        "_gate",
-        "_link",
-        "_observer",
-        "_passage",
-        "_relay",
-        "_reports",
-        "_responses",
-        "_to_client",
-        "_to_upstream",
-        "_watcher",
-        "held",
-        "stream",
-    )
+    sender: ClassVar[Sender] = "client"
+    end: ClassVar[Event] = Event.CLIENT_ENDED
 
-    def __init__(
-        self,
-        link: RequestsOwner,
-        relay: Side,
-        fetches: ReplicaFetches,
-        reports: LinkReports,
-        responses: ResponseStream,
-        to_upstream: Pump,
-        to_client: Pump,
-        passage: Passage,
-    ) -> None:
-        self._link = link
-        self._relay = relay
-        self._fetches = fetches
-        self._reports = reports
-        self._responses = responses
-        self._to_upstream = to_upstream
-        self._to_client = to_client
-        self._passage = passage
-        self._deciding_size = 0  # bytes of the fetch that is being decided about
-        self._observer: ResponseObserver | None = None  # of the next request that passes
-        self._watcher: RequestWatcher | None = None  # of the request that passes now
-        self._discarded = 0  # bytes still to come of a request that was answered here
-        self._gate: RequestGate | None = None
-        self.stream = RequestStream(relay.fetch_size_limit, fetches.decodes)
-        self.use_gate()
-        self.held: HeldRequest | None = None
-        """The request that is held; all later ones wait for it."""
+    @property
+    def is_taken(self) -> bool:
+        """Whether `take` may be called."""
+        return self.life.takes_requests
 
-    def use_gate(self) -> None:
-        """Have a gate from here on, if the side has gates."""
-        if self._gate is None and self._relay.new_gate is not None:
-            self._gate = self._relay.new_gate(self._link)
-            self.stream.may_hold = self._gate.may_hold
+    @property
+    def is_read(self) -> bool:
+        """Whether more is to be read from the client."""
+        return self.life.reads_requests
+
+    @property
+    def whole_bytes(self) -> int:
+        """The bytes kept of requests that came whole. One that is streamed waits in its client's socket."""
+        return self._deciding_size + (len(self._held.frame) if isinstance(self._held, ReplicaFetch) else 0)
+
+    def use_gate(self, gate: RequestGate) -> None:
+        """Ask `gate` about requests from here on."""
+        self.gate = gate
+        self.stream.may_hold = gate.may_hold
+
+    # What has come
 
     def passes(self, view: memoryview) -> bool:
+        """Return whether the next bytes need no look, in the middle of a request. If so, they are taken.
+
+        Most bytes take this way.
+        """
+        if not self.stream.skip(len(view)):
+            return False
+        if self._goes_on(view):
+            self.out.append(view)
+        return True
+
+    def take(self, view: memoryview) -> tuple[int, Steps[None] | None]:
+        """Take the next bytes. Returns how many were taken, and work to be done before the rest."""
+        pending = self.responses.stream.pending
+        for event in self.stream.receive(view):
+            self.events += 1
+            work = self._take_event(event)
+            if self.life.is_closed:
+                break
+            if len(pending) > MOST_PENDING:
+                self._crowd()
+            if work is not None or self.hold is not None:
+                return self.stream.consumed, work
+        return len(view), None
+
+    def next_is_large(self, is_bulk: bool) -> bool:
+        """Return whether a large buffer is worth it for the next read. `is_bulk`: the last was full of large frames."""
+        return self.stream.opaque or self.stream.passing > SMALL_BUFFER_SIZE or is_bulk
+
+    def discard_all(self) -> None:
+        """Throw away all that is still to come."""
+        self.stream.opaque = True
+        self._discarded = math.inf
+
+    def _goes_on(self, view: memoryview) -> bool:
         """Return whether bytes of the request under way go to the broker, and show them to who watches it."""
         if self._discarded:
             self._discarded -= len(view)
@@ -119,34 +141,11 @@ class LinkRequests:
                 self._watcher = None
         return True
 
-    @property
-    def whole_bytes(self) -> int:
-        """The bytes kept of requests that came whole."""
-        return self._deciding_size + (0 if self.held is None else self.held.size)
-
-    def take(self, view: memoryview) -> tuple[int, bool, Steps[None] | None]:
-        """Take the next bytes.
-
-        Returns how many were taken, whether a request began or ended in them, and work to be done before the rest.
-        """
-        life, pending = self._link.life, self._responses.pending
-        is_new = False
-        for event in self.stream.receive(view):
-            is_new = True
-            work = self._take_event(event)
-            if life.is_closed:
-                break
-            if len(pending) > MOST_PENDING:
-                self._crowd()
-            if work is not None or self.held is not None:
-                return self.stream.consumed, True, work
-        return len(view), is_new, None
-
     def _take_event(self, event: RequestEvent) -> Steps[None] | None:
         match event:
             case Pass(buffer):
-                if self._gate is None or self.passes(memoryview(buffer)):
-                    self._to_upstream.unsent.append(buffer)
+                if self.gate is None or self._goes_on(memoryview(buffer)):
+                    self.out.append(buffer)
             case Expect(api_key, api_version, correlation_id) if not self._discarded:
                 observer = SaslAnswer(api_version) if api_key == SASL_AUTHENTICATE else self._observer
                 self._expect(Pending(correlation_id, observer))
@@ -156,18 +155,16 @@ class LinkRequests:
             case PartDecoded():
                 return self._go_on_decoding()
             case RequestBegins():
-                assert self._gate is not None  # noqa: S101 - or no request would be asked about
-                self._carry_out(self._gate.arrived(event), event)
+                assert self.gate is not None  # noqa: S101 - or no request would be asked about
+                self._carry_out(self.gate.arrived(event), event)
             case Undecoded(reason, api_version, _):
-                self._reports.undecoded(event)
+                self.reports.undecoded(event)
                 if reason != "fetch_version":
-                    self._fetches.passed_undecoded(api_version)
+                    self.fetches.passed_undecoded(api_version)
             case BecameOpaque():
-                self._reports.opaque(event)
-                self._passage.begin(is_granted=False)
-                self._responses.become_opaque()
-                # frames are no longer told apart, so there are no small ones to wait for
-                self._to_client.large_reads = True
+                self.reports.opaque(event)
+                self.asked = False
+                self.responses.stream.become_opaque()
         return None
 
     def _go_on_decoding(self) -> Steps[None]:
@@ -184,31 +181,64 @@ class LinkRequests:
                     yield from work
                     return
 
+    # What becomes of it
+
     def _decide(self, fetch: ReplicaFetch) -> Steps[None]:
         self._deciding_size = len(fetch.frame)
-        outcome = yield from self._fetches.take(fetch)
+        outcome = yield from self.fetches.take(fetch)
         self._deciding_size = 0
         self._carry_out(outcome, fetch)
-        if self._fetches.in_flight >= MOST_FETCHES:
+        if self.fetches.in_flight >= MOST_FETCHES:
             self._crowd()
 
-    def _carry_out(self, outcome: Outcome, request: Holdable) -> None:
+    def decide_again(self) -> Steps[None]:
+        """Decide about the held request again. If it goes, later ones may follow."""
+        held, hold = self._held, self.hold
+        assert held is not None and hold is not None  # noqa: S101
+        outcome = yield from hold.again()
+        if isinstance(outcome, outcomes.Hold):
+            self.hold = outcome
+            return
+        self._held = self.hold = None
+        self._carry_out(outcome, held)
+        if isinstance(held, RequestBegins):
+            self.take(_NOTHING)  # what was kept of it
+        if not self.life.is_closed:
+            self.life.on(Event.RELEASED)
+
+    def give_up_held(self) -> None:
+        """Drop the held request as if it had never come: its client will send it elsewhere."""
+        if self.hold is not None:
+            self.close()
+            self.stream.drop()
+            self.life.on(Event.RELEASED)
+
+    def close(self) -> None:
+        """Hold nothing any more."""
+        self._held = self.hold = None
+        if self.gate is not None:
+            self.gate.gone()
+
+    def _carry_out(self, outcome: Outcome, request: ReplicaFetch | RequestBegins) -> None:
         """Do with a request what was decided."""
         match outcome:
             case outcomes.Forward(data, pending, is_granted):
                 self._expect(pending, is_granted=is_granted)
-                self._to_upstream.unsent.append(data)
+                self.out.append(data)
             case outcomes.Answer(pending):
                 if isinstance(request, RequestBegins):
                     self._discarded = request.head.frame_size
-                self._answer(pending)
+                self._expect(pending)
+                self.responses.out += self.responses.stream.ready_answers()
+                self.has_answered = True
+                self._crowd()  # a client that never reads could have answers pile up
             case outcomes.Hold():
-                self.held = HeldRequest(self._link, self._relay, request, outcome)
-                self._link.on(Event.HELD)
+                self._held, self.hold = request, outcome
+                self.life.on(Event.HELD)
             case outcomes.Pass(observer, watcher):
                 if isinstance(request, ReplicaFetch):
                     self._expect(Pending(request.header.correlation_id, observer))
-                    self._to_upstream.unsent.append(with_size(request.frame))
+                    self.out.append(with_size(request.frame))
                 else:
                     self._watcher = watcher
                     if request.head.expects_response:
@@ -216,71 +246,24 @@ class LinkRequests:
 
     def _expect(self, pending: Pending, *, is_granted: bool = False) -> None:
         # a client may ask before it has read all
-        is_alone = not self._responses.pending and not self._to_client.unsent
-        self._passage.begin(is_granted=is_granted and is_alone)
-        self._responses.expect(pending)
-
-    def _answer(self, pending: Pending) -> None:
-        """Queue an answer of the sidecar's own. It is sent at once where no response is due before it."""
-        self._expect(pending)
-        ready = self._responses.ready_answers()
-        if ready:
-            self._to_client.unsent += ready
-            self._to_client.flush()
-        if not ready or self._to_client.is_paused(BLOCKED):
-            self._crowd()  # a client that never reads could have answers pile up
+        is_alone = not self.responses.stream.pending and not self.responses.out
+        self.asked = is_granted and is_alone
+        self.responses.stream.expect(pending)
 
     # How much is under way
 
     def _crowd(self) -> None:
-        life = self._link.life
-        if life.requests in (Requests.FREE, Requests.HELD) and not life.is_closed:
-            self._link.on(Event.CROWDED)
+        if not self.life.is_crowded and not self.life.is_closed:
+            self.life.on(Event.CROWDED)
 
     def ease(self) -> None:
-        """Note that responses have passed, so that there may be room for requests again."""
-        if self._link.life.requests in (Requests.CROWDED, Requests.HELD_AND_CROWDED):
-            pending = self._responses.pending
-            if (
-                len(pending) <= MOST_PENDING // 2
-                and self._fetches.in_flight < MOST_FETCHES
-                and all(one.answer is None for one in pending)
-            ):
-                self._link.on(Event.EASED)
-
-    # A request that is held
-
-    def decide_again(self, held: HeldRequest) -> Steps[None]:
-        """Have the held request decided about again. If it goes, later requests may follow."""
-        outcome = yield from held.again()
-        if isinstance(outcome, outcomes.Hold):
-            held.wait(outcome)
-            return
-        self.forget_held()
-        self._carry_out(outcome, held.request)
-        if isinstance(held.request, RequestBegins):
-            self.take(_NOTHING)  # what was kept of it
-        self._to_upstream.flush()
-        if not self._link.life.is_closed:
-            self._link.on(Event.RELEASED)
-
-    def forget_held(self) -> None:
-        """Forget the held request."""
-        if self.held is not None:
-            self.held.end()
-            self.held = None
-
-    def close(self) -> None:
-        """End with the link."""
-        self.forget_held()
-        if self._gate is not None:
-            self._gate.gone()
-
-    def give_up_held(self) -> None:
-        """Drop the held request as if it had never come: its client will send it elsewhere."""
-        if self.held is not None:
-            self.forget_held()
-            if self._gate is not None:
-                self._gate.gone()
-            self.stream.drop()
-            self._link.on(Event.RELEASED)
+        """Take requests again, if there is room for more. Call it while the link is crowded."""
+        pending = self.responses.stream.pending
+        self.has_answered = self.has_answered and bool(self.responses.out)
+        if (
+            len(pending) <= MOST_PENDING // 2
+            and self.fetches.in_flight < MOST_FETCHES
+            and not self.has_answered
+            and all(one.answer is None for one in pending)
+        ):
+            self.life.on(Event.EASED)

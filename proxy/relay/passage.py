@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from weir.proxy.relay.pump import Pump
 from weir.proxy.relay.transport import Transport
@@ -38,24 +39,17 @@ FAST_BYTES: Final = 2**16
 _FIRST_LOOK_SECONDS: Final = 0.005
 
 
-class Asked(Protocol):
-    """Who knows what the quota's window has room for: the link."""
-
-    def let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
-        """Take in that `arrived` bytes more have arrived, and that at most `on_way` may arrive at any time.
-
-        Returns how many more may be sent: `most`, or what there is room for, for bytes that have `waited` seconds.
-        """
-
-
 class Passage:
-    """The way of answers to `client`, which `pump` carries, on the leader's side."""
+    """The way of answers to `client`, which `pump` carries, on the leader's side.
+
+    `let_pass` is that of LinkThrottle.
+    """
 
     __slots__ = (
         "_arrived",
-        "_asked",
         "_client",
         "_is_slow",
+        "_let_pass",
         "_loop",
         "_most",
         "_pump",
@@ -65,9 +59,15 @@ class Passage:
         "_took",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, asked: Asked, pump: Pump, client: Transport) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        let_pass: Callable[[int, float, float, float], float],
+        pump: Pump,
+        client: Transport,
+    ) -> None:
         self._loop = loop
-        self._asked = asked
+        self._let_pass = let_pass
         self._pump = pump
         self._client = client
         self._is_slow = False
@@ -88,7 +88,7 @@ class Passage:
                 self._look_in(LOOK_SECONDS)
         elif self._pump.allowed < math.inf:
             self.close()
-            self._asked.let_pass(self._newly_arrived(self._client.unacknowledged()), math.inf, 0, 0.0)
+            self._let_pass(self._newly_arrived(self._client.unacknowledged()), math.inf, 0, 0.0)
             self._pump.allow(math.inf)
 
     def held_back(self) -> None:
@@ -142,9 +142,9 @@ class Passage:
         """Tell what has arrived. Returns how many of `more` bytes may be sent."""
         if self._is_slow:
             arrived = self._newly_arrived(on_way)
-            return self._asked.let_pass(arrived, on_way + self._pump.allowed, max(0, more), waited)
+            return self._let_pass(arrived, on_way + self._pump.allowed, max(0, more), waited)
         arrived = self._newly_arrived(on_way) if self._loop.time() - self._since >= ASK_SECONDS else 0
-        self._asked.let_pass(arrived, math.inf, 0, 0.0)  # what is not sent yet will be in a moment
+        self._let_pass(arrived, math.inf, 0, 0.0)  # what is not sent yet will be in a moment
         return more
 
     def _newly_arrived(self, on_way: int) -> int:

@@ -1,7 +1,7 @@
 """One direction of a link: bytes from one socket to the other, as fast as the slower peer takes them.
 
 A pump reads when its source has bytes and all that it read before is sent. While its target blocks it does not read, so
-memory is bounded by one borrowed buffer (back-pressure). What is sent for the bytes received is up to the pump's owner;
+memory is bounded by one borrowed buffer (back-pressure). What is sent for the bytes received is up to its receiver;
 what kind of connection it is, is up to the transports.
 """
 
@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import math
 import time
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from weir.protocol.response_scanner import Buffer
@@ -19,7 +20,7 @@ from weir.proxy.relay.transport import Transport
 from weir.proxy.relay.turn_budget import TurnBudget
 
 # Reasons why a pump does not read; it reads when there is none. Plain integers, as enum's flags cost more than a read.
-STOPPED: Final = 1  # its owner stopped it, or the source sent its last byte
+STOPPED: Final = 1  # its link stopped it, or the source sent its last byte
 BLOCKED: Final = 2  # not all that was read is sent: the target takes no more, or may not have more yet
 UNTAKEN: Final = 4  # what was read has to wait for its turn
 IN_LINE: Final = 8  # the next read has to wait for its turn
@@ -32,23 +33,20 @@ _ROW_SECONDS: Final = 0.0005  # the longest that such a row of reads may take
 _MOST_BUFFERS: Final = 64  # for one sendmsg; the system's limit is 1,024
 
 
-class PumpOwner(Protocol):
-    """The link that a pump reports to. Nothing here may block or await."""
+class Receiver(Protocol):
+    """Takes what a pump reads. Nothing here may block or await."""
 
-    def received(self, pump: Pump, view: memoryview) -> None:
-        """Take bytes that arrived. Put what to send for them into `pump.unsent`; slices of `view` are allowed."""
+    def received(self, view: memoryview) -> None:
+        """Take bytes that arrived. Put what to send for them into `unsent`; slices of `view` are allowed."""
 
-    def unblocked(self, pump: Pump) -> None:
+    def unblocked(self) -> None:
         """Note that everything is sent which could not be sent at once."""
 
-    def held_back(self, pump: Pump) -> None:
-        """Note that there are bytes to send, and that `allowed` ones were sent. `allow` goes on."""
-
-    def ended(self, pump: Pump) -> None:
+    def ended(self) -> None:
         """Note that the source sent its last byte, that all of it was passed on, and that the target was told."""
 
-    def failed(self, pump: Pump, error: Exception) -> None:
-        """Close the link: the source or the target broke, or `received` raised."""
+    def failed(self, error: Exception) -> None:
+        """Close the pump: the source or the target broke, or `received` raised."""
 
 
 class Pump:
@@ -57,16 +55,17 @@ class Pump:
     __slots__ = (
         "_borrowed",
         "_loop",
-        "_owner",
         "_paused",
         "_pool",
         "_reading",
         "_reads_again",
+        "_receiver",
         "_source",
         "_target",
         "_turns",
         "_writing",
         "allowed",
+        "held_back",
         "large_reads",
         "moved",
         "read_limit",
@@ -77,14 +76,15 @@ class Pump:
 
     def __init__(
         self,
-        owner: PumpOwner,
+        receiver: Receiver,
         loop: asyncio.AbstractEventLoop,
         pool: BufferPool,
         source: Transport,
         target: Transport,
         turns: TurnBudget,
+        unsent: list[Buffer],
     ) -> None:
-        self._owner = owner
+        self._receiver = receiver
         self._loop = loop
         self._pool = pool
         self._source = source
@@ -95,8 +95,10 @@ class Pump:
         self._reading = False
         self._reads_again = False  # in the loop's next turn, whatever the source tells
         self._writing = False
-        self.unsent: list[Buffer] = []
+        self.unsent = unsent
         """Bytes to send, the oldest first. Add to it, then call `flush`."""
+        self.held_back: Callable[[], None] = _nothing
+        """Called when there are bytes to send, and `allowed` ones were sent. `allow` goes on."""
         self.allowed = math.inf
         """How many bytes more may be sent."""
         self.large_reads = False
@@ -138,6 +140,7 @@ class Pump:
             self._writing = False
             self._target.unwatch_sends()
         self.unsent.clear()
+        self.held_back = _nothing
         self._give_back()
 
     def allow(self, size: float) -> None:
@@ -158,19 +161,19 @@ class Pump:
         except (BlockingIOError, InterruptedError):
             self._block()
         except OSError as error:
-            self._owner.failed(self, error)
+            self._receiver.failed(error)
         else:
             if self._writing:
                 self._writing = False
                 self._target.unwatch_sends()
             if unsent:
                 self.pause(BLOCKED)
-                self._owner.held_back(self)
+                self.held_back()
                 return
             self._give_back()
             if self._paused & BLOCKED:
                 self.resume(BLOCKED)
-                self._owner.unblocked(self)
+                self._receiver.unblocked()
 
     def _send(self) -> int:
         unsent = self.unsent
@@ -210,16 +213,16 @@ class Pump:
                 self._give_back()
                 return
             except OSError as error:
-                self._owner.failed(self, error)
+                self._receiver.failed(error)
                 return
             if not size:
                 self._end()
                 return
             self.moved += size
             try:
-                self._owner.received(self, buffer[:size])
+                self._receiver.received(buffer[:size])
             except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the loop's turn
-                self._owner.failed(self, error)
+                self._receiver.failed(error)
                 return
             self.flush()
             if size == LARGE_BUFFER_SIZE:
@@ -244,7 +247,7 @@ class Pump:
         self._unwatch()
         with contextlib.suppress(OSError):  # the target may be gone already
             self._target.finish()
-        self._owner.ended(self)
+        self._receiver.ended()
 
     def _block(self) -> None:
         if not self._writing:
@@ -270,3 +273,7 @@ class Pump:
         if self._borrowed is not None:
             self._pool.give_back(self._borrowed)
             self._borrowed = None
+
+
+def _nothing() -> None:
+    pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,8 @@ from weir.proxy.relay.buffers import BufferPool
 from weir.proxy.relay.fetch_memory import FetchMemory
 from weir.proxy.relay.first_requests import FirstRequests
 from weir.proxy.relay.handshakes import Handshakes
-from weir.proxy.relay.outcomes import RequestGate
+from weir.proxy.relay.open_link import OpenLink
+from weir.proxy.relay.outcomes import Hold, RequestGate
 from weir.proxy.relay.stats import RelayStats
 from weir.proxy.relay.throttle_faults import ThrottleFaults
 from weir.proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
@@ -28,6 +30,7 @@ from weir.quota.fetch.decisions import Decision
 CONNECT_SECONDS: Final = 5.0
 """An upstream that does not accept a connection within this time counts as down."""
 
+_SHORTEST_HOLD_SECONDS: Final = 0.001  # a loop's timers are no finer; a shorter hold would spin
 _WAKE_INTERVAL_SECONDS: Final = 0.005  # each wake plans every held fetch again, at up to 0.5 ms each
 
 
@@ -72,21 +75,6 @@ class SideThrottle(Protocol):
         """Return the links whose held fetches could go if budget flowed back now; None where any link's could."""
 
 
-class Holder(Protocol):
-    """A link that holds a request back."""
-
-    def replan(self) -> None:
-        """Decide about the held request again."""
-
-
-class GatedLink(Holder, Protocol):
-    """A link whose requests a gate may hold."""
-
-    @property
-    def session_end(self) -> float:
-        """Until when a request may be held (clock seconds), for the client's SASL session ends soon after."""
-
-
 @dataclass(eq=False, slots=True)
 class Side:
     """One side of the sidecar. `clock` is the throttle's: monotonic seconds.
@@ -104,7 +92,7 @@ class Side:
     fetch_size_limit: int = DEFAULT_FETCH_SIZE_LIMIT
     connect_seconds: float = CONNECT_SECONDS
     turns: TurnBudget = field(default_factory=lambda: TurnBudget(pause=PAUSE_SECONDS))
-    new_gate: Callable[[GatedLink], RequestGate] | None = None
+    new_gate: Callable[[OpenLink], RequestGate] | None = None
     tls: TlsStats = field(default_factory=TlsStats)
     admission: Admission = field(default_factory=Admission)
     held: HeldFetches = field(init=False)
@@ -116,7 +104,7 @@ class Side:
         self.handshakes = Handshakes(self.stats.side, self.tls, self.log, self.clock)
         self.first_requests = FirstRequests(self.clock)
         self.throttle_faults = ThrottleFaults(self.clock)
-        self.held = HeldFetches(self.stats, next_in_line=self.throttle.next_in_line)
+        self.held = HeldFetches(self.stats, next_in_line=self.throttle.next_in_line, clock=self.clock)
 
     def replan_held(self) -> None:
         """Begin to plan every held fetch again, since the settings or the view of the cluster changed."""
@@ -134,27 +122,43 @@ class HeldFetches:
         stats: RelayStats,
         turns: TurnBudget | None = None,
         next_in_line: Callable[[], Sequence[Any] | None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`next_in_line` is that of SideThrottle."""
+        """`next_in_line` is that of SideThrottle, `clock` that of Side."""
         self._stats = stats
         self._next_in_line = next_in_line
-        self._links: dict[Holder, Any] = {}
-        self._holders: dict[Any, Holder] = {}  # by the name that `next_in_line` has for each
-        self._due: dict[Holder, None] = {}
+        self._links: dict[OpenLink, Any] = {}
+        self._holders: dict[Any, OpenLink] = {}  # by the name that `next_in_line` has for each
+        self._due: dict[OpenLink, None] = {}
+        self._timers: dict[OpenLink, asyncio.TimerHandle] = {}
         self._turns = TurnBudget() if turns is None else turns
+        self._clock = clock
         self._wake: asyncio.Handle | None = None
         self._woken_at = float("-inf")
 
     def __len__(self) -> int:
         return len(self._links)
 
-    def add(self, link: Holder, throttle: Any = None) -> None:
+    def wait(self, link: OpenLink, hold: Hold | None) -> None:
+        """Have a link's request planned again as `hold` says. It replaces earlier ones; None: the request is gone."""
+        if (timer := self._timers.pop(link, None)) is not None:
+            timer.cancel()
+        if hold is None:
+            self.remove(link)
+            return
+        if hold.waits_for_budget is not None:
+            self.add(link, hold.waits_for_budget)
+        if math.isfinite(hold.until):
+            delay = max(hold.until - self._clock(), _SHORTEST_HOLD_SECONDS)
+            self._timers[link] = asyncio.get_running_loop().call_later(delay, self.wake, (link,))
+
+    def add(self, link: OpenLink, throttle: Any = None) -> None:
         """Put a link at the end; one that is in keeps its place. `throttle` is the link's part of the throttle."""
         self._links[link] = throttle
         self._holders[throttle] = link
         self._stats.held = len(self._links)
 
-    def remove(self, link: Holder) -> None:
+    def remove(self, link: OpenLink) -> None:
         """Take a link out if it is in."""
         self._holders.pop(self._links.pop(link, None), None)
         self._due.pop(link, None)
@@ -194,7 +198,7 @@ class HeldFetches:
             self.wake(self._links)
             self._turns.run()
 
-    def wake(self, links: Iterable[Holder]) -> None:
+    def wake(self, links: Iterable[OpenLink]) -> None:
         """Plan these again in this order, a few in each turn of the loop. One that is due already keeps its place."""
         for link in links:
             if link not in self._due:

@@ -6,12 +6,12 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from weir.proxy.config.address import Address
 from weir.proxy.log import EventLog
+from weir.proxy.relay.open_link import OpenLink
 from weir.proxy.relay.side import Side
-from weir.proxy.relay.stats import OpenLink
 from weir.proxy.tls.ends import TlsClient, TlsServer
 from weir.proxy.tls.keys import Keys
 from weir.proxy.tls.stats import HandshakeResult
@@ -35,19 +35,6 @@ _LASTING: Final[tuple[HandshakeResult, ...]] = (
     *("version", "refused_by_peer", "other"),
 )
 """How a handshake ends that ends so again. Who is not there, or is slow, may be back with the next connection."""
-
-
-class SecuredLink(OpenLink, Protocol):
-    """A link between a follower and a peer that this sidecar stands in for."""
-
-    client_host: str
-
-    @property
-    def tls_broken(self) -> bool:
-        """Whether it ended as TLS failed on one of its ends."""
-
-    def close(self) -> None:
-        """Close both connections at once."""
 
 
 class StandIns:
@@ -111,7 +98,7 @@ class StandIn:
         self._name = name
         self._log = log
         self._clock = clock
-        self._links: set[SecuredLink] = set()
+        self._links: set[OpenLink] = set()
         self._failing: OrderedDict[str, _Client] = OrderedDict()
         self._failed_with = self._keys
 
@@ -129,11 +116,11 @@ class StandIn:
         if result in _LASTING:
             self._failed(host)
 
-    def opened(self, link: SecuredLink) -> None:
+    def opened(self, link: OpenLink) -> None:
         """Note that a connection stands."""
         self._links.add(link)
 
-    def closed(self, link: SecuredLink) -> None:
+    def closed(self, link: OpenLink) -> None:
         """Note that a connection has ended."""
         self._links.discard(link)
         if _works(link):
@@ -183,6 +170,6 @@ class StandIn:
         return self._server.keys.keys, self._client.keys.keys
 
 
-def _works(link: SecuredLink) -> bool:
+def _works(link: OpenLink) -> bool:
     """Whether a connection had an answer through TLS that is ended here."""
     return bool(link.relayed.answers) and link.opaque_reason is None

@@ -2,9 +2,10 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from weir.proxy.relay.admission import Refusal
+from weir.proxy.relay.open_link import OpenLink, Relayed
 from weir.quota.settings import SideName
 
 MOST_VERSIONS: Final = 100
@@ -15,25 +16,6 @@ MOST_PEERS: Final = 1000
 
 OTHER_PEERS: Final = -1
 """The peer that all further replica ids are counted under."""
-
-
-class Relayed(NamedTuple):
-    """Bytes that were relayed, replication and all else: requests to the upstream, and answers to the clients."""
-
-    requests: int = 0
-    answers: int = 0
-
-
-class OpenLink(Protocol):
-    """A link as it is counted."""
-
-    @property
-    def relayed(self) -> Relayed:
-        """What it has relayed so far."""
-
-    @property
-    def opaque_reason(self) -> str | None:
-        """Why its bytes are not understood any more; None while they are."""
 
 
 @dataclass(slots=True)

@@ -6,7 +6,10 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
+
+from weir.protocol.steps import Steps
 
 TURN_SECONDS: Final = 0.0002
 """How long all work that can wait may run in one turn of the event loop, except for a single piece that takes longer.
@@ -19,6 +22,10 @@ A process that is never idle is also the one that the operating system makes wai
 """
 
 _LONG_LINE: Final = 200  # a longer line grows faster than it is worked off, so it does not pause
+
+
+SLICE_SECONDS: Final = 0.002
+"""How long one link's work may run in one turn, except for a single step that takes longer."""
 
 
 class TurnBudget:
@@ -55,6 +62,14 @@ class TurnBudget:
         if self._next is None:
             self._set_next(self._pauses_until - self._clock() if self._pause else 0.0)
 
+    def add_steps(self, steps: Steps[None]) -> None:
+        """Put work at the end of the line, and what a slice of it leaves at the end again."""
+        self.add(partial(self._run_slice, steps))
+
+    def _run_slice(self, steps: Steps[None]) -> None:
+        if not run_slice(steps):
+            self.add_steps(steps)
+
     def run(self) -> None:
         """Run as many pieces as one turn has time for, at least one."""
         if self._next is not None:
@@ -75,3 +90,9 @@ class TurnBudget:
             self._next.cancel()
         loop = asyncio.get_running_loop()
         self._next = loop.call_later(delay, self.run) if delay > 0 else loop.call_soon(self.run)
+
+
+def run_slice(steps: Steps[None]) -> bool:
+    """Run some of `steps`. Returns whether none is left."""
+    end = time.perf_counter() + SLICE_SECONDS
+    return all(time.perf_counter() < end for _ in steps)

@@ -8,6 +8,7 @@ from ipaddress import ip_address
 
 import pytest
 
+from tests.fakes.links import FakeLink
 from tests.fakes.relaying import Peer, Relaying, logged, relaying, round_trip
 from tests.protocol.wire import request
 from weir.proxy.bounds import Bounds
@@ -83,7 +84,7 @@ async def test_a_connection_without_a_request_is_closed_when_its_time_is_over(se
     async with relaying() as relay:
         silent, _ = await relay.connect()
         await silent.send(sent)
-        await relay.until(lambda: [link._to_upstream.moved for link in relay.listener.links] == [len(sent)])
+        await relay.until(lambda: [link.from_client.pump.moved for link in relay.listener.links] == [len(sent)])
         relay.later = 599.0
         relay.relay.first_requests.expire()
         assert relay.stats.connections == 1
@@ -182,21 +183,14 @@ def test_brokers_that_become_known_while_clients_crowd_have_room_when_these_go()
 
 
 def test_the_links_whose_time_is_over_are_found_without_looking_at_the_others() -> None:
-    class Silent:
-        has_sent_request = False
-        is_dismissed = False
-
-        def dismiss(self) -> None:
-            self.is_dismissed = True
-
     now = 0.0
     requests = FirstRequests(lambda: now, 10.0)
-    links = [Silent() for _ in range(3)]
+    links = [FakeLink() for _ in range(3)]
     for at, link in enumerate(links):
         requests._since[link] = float(at)
     now = 11.0
     requests.expire()
-    assert [link.is_dismissed for link in links] == [True, True, False]
+    assert [link.why for link in links] == ["no_request_came", "no_request_came", ""]
 
 
 def test_a_process_with_too_few_open_files_says_so_and_lets_in_fewer() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -11,7 +12,7 @@ from types import GeneratorType
 
 import pytest
 
-from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
+from tests.fakes.relaying import Peer, Relaying, no_steps, relaying, round_trip
 from tests.protocol.wire import fetch, request
 from tests.proxy.test_link_large import large_answer, name, receive_frame
 from weir.protocol.fetch import (
@@ -21,8 +22,13 @@ from weir.protocol.fetch import (
     fetch_version,
     replica_state_tags,
 )
+from weir.protocol.framing import RequestBegins
 from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.request_head import Head, RequestHead
+from weir.protocol.steps import Steps
 from weir.proxy.collector import LEAST_GROWTH, Collector, resident_bytes
+from weir.proxy.relay.open_link import OpenLink
+from weir.proxy.relay.outcomes import Hold, Outcome
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
@@ -109,7 +115,36 @@ def fetches(version: int, *, answered: int, asked: int) -> End:
     return fetched
 
 
+class HoldingGate:
+    """Holds what comes, and refers to its link as the gate of limits does."""
+
+    def __init__(self, link: OpenLink) -> None:
+        self.link = link
+
+    def may_hold(self, head: RequestHead, frame: Head) -> bool:
+        return True
+
+    def arrived(self, request: RequestBegins) -> Hold:
+        return Hold(math.inf, self.again)
+
+    def again(self) -> Steps[Outcome]:
+        return no_steps(Hold(math.inf, self.again))
+
+    def gone(self) -> None:
+        pass
+
+
+async def held_by_a_gate(relay: Relaying, client: Peer, broker: Peer) -> None:
+    relay.relay.new_gate = HoldingGate
+    await relay.until(lambda: relay.listener.links)
+    (link,) = relay.listener.links
+    link.use_gate()
+    await client.send(request(3, 0, 7))
+    await relay.until(lambda: link.requests.hold)
+
+
 ENDS = {
+    "held by a gate": held_by_a_gate,
     "opaque": opaque,
     "a request": a_request,
     "half a fetch": half_a_fetch,

@@ -1,11 +1,11 @@
 """All fetches that are being received or held share one bound, and half a fetch is not kept for ever."""
 
 import time
-from dataclasses import dataclass
 
 import pytest
 
 from tests.fakes.clock import MovedClock
+from tests.fakes.links import FakeLink
 from tests.fakes.relaying import relaying
 from tests.protocol.wire import fetch, fetch_response, produce, request
 from weir.proxy.relay.fetch_memory import FetchMemory
@@ -18,23 +18,11 @@ def large_fetch(partitions: int) -> bytes:
     return fetch(1, 5, topics=((b"t", tuple((number, 0, 1) for number in range(partitions))),))
 
 
-@dataclass(eq=False)
-class Link:
-    """Remembers why it was evicted."""
-
-    client_host: str = "10.0.0.1"
-    is_reading: bool = True
-    why: str = ""
-
-    def evict(self, why: str) -> None:
-        self.why = why
+def links_of(*hosts: str) -> list[FakeLink]:
+    return [FakeLink(host) for host in hosts]
 
 
-def links_of(*hosts: str) -> list[Link]:
-    return [Link(host) for host in hosts]
-
-
-def gone(links: list[Link]) -> list[bool]:
+def gone(links: list[FakeLink]) -> list[bool]:
     return [bool(link.why) for link in links]
 
 
@@ -280,3 +268,28 @@ async def test_a_drain_gives_back_what_a_held_fetch_kept() -> None:
             link.drain()
         assert relay.relay.fetch_memory.total == 0
         assert client.has_nothing()
+
+
+async def test_a_fetch_behind_another_has_its_own_time() -> None:
+    clock = MovedClock()
+    async with relaying() as relay:
+        relay.relay.fetch_memory = memory = FetchMemory(clock=clock)
+        client, broker = await relay.connect()
+        await client.send(fetch(1, 5)[:30])
+        await relay.until(lambda: memory.total == 30)
+        clock.move(8.0)
+        await client.send(fetch(1, 5)[30:] + fetch(2, 5)[:30])
+        await broker.expect(fetch(1, 5))
+        clock.move(8.0)
+        memory.expire()
+        await client.send(fetch(2, 5)[30:])
+        await broker.expect(fetch(2, 5))
+
+
+async def test_a_large_fetch_takes_turns_while_it_is_received() -> None:
+    async with relaying() as relay:
+        client, _ = await relay.connect()
+        await client.send(large_fetch(3000)[:20_000])
+        await relay.until(lambda: relay.relay.fetch_memory.total == 20_000)
+        (link,) = relay.listener.links
+        assert link.from_client.pump.waits_in_line

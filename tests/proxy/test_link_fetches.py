@@ -6,6 +6,7 @@ from collections import deque
 
 import pytest
 
+from tests.fakes.links import FakeLink
 from tests.fakes.relaying import Scripted, ScriptedThrottle, relaying
 from tests.protocol.wire import fetch, fetch_response, request, response
 from weir.protocol.errors import MalformedFrame
@@ -219,11 +220,11 @@ async def test_no_more_is_read_while_an_answer_waits_for_its_turn() -> None:
         await broker.expect(request(3, 0, 0) + request(3, 0, 1))
         await client.send_until_blocked(request(0, 2, 3, b"\xff" * 10_000))
         (link,) = relay.listener.links
-        moved = link._to_upstream.moved
+        moved = link.from_client.pump.moved
         await broker.send(response(0))
         await client.expect(response(0))
         await asyncio.sleep(0)
-        assert link._to_upstream.moved == moved
+        assert link.from_client.pump.moved == moved
         assert broker.has_nothing()
         await broker.send(response(1))
         await client.expect(response(1) + answer_to(2))
@@ -372,10 +373,11 @@ async def test_a_hold_without_an_end_sets_no_timer() -> None:
         assert broker.has_nothing()
 
 
-class Carrier:
+class Carrier(FakeLink):
     """A link that holds a request."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.told: list[object] = []
 
     def replan(self) -> None:

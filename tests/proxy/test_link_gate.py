@@ -101,7 +101,7 @@ def release(relay: Relaying) -> None:
 
 
 def has_held(relay: Relaying) -> bool:
-    return any(link._requests.held is not None for link in relay.listener.links)
+    return any(link.requests.hold is not None for link in relay.listener.links)
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_every_state_is_in_the_table_and_can_be_reached() -> None:
         life = paths.pop()
         for event in Event:
             copy = LinkLife()
-            copy.phase, copy.client, copy.upstream, copy.requests, copy.work = life.states
+            copy._enter(life.states)
             with contextlib.suppress(ImpossibleEvent):
                 copy.on(event)
                 if copy.states not in reached:
@@ -241,8 +241,8 @@ async def live(rng: random.Random) -> None:
                 throttle.decisions.append(Answer(response(number)))
 
         def answer() -> None:
-            pending = [one for one in link._responses.pending if one.answer is None]
-            if pending and link._responses.at_boundary and not upstream.arriving:
+            pending = [one for one in link.responses.stream.pending if one.answer is None]
+            if pending and link.responses.stream.at_boundary and not upstream.arriving:
                 number = pending[0].correlation_id
                 upstream.arriving.extend(fetch_response(number) if pending[0].observer else response(number))
 
@@ -271,9 +271,7 @@ async def live(rng: random.Random) -> None:
             if not life.is_closed and life.phase is not Phase.LINGERING:
                 assert life.reads_requests or reads_nothing(client)
                 assert life.reads_responses or reads_nothing(upstream)
-                assert (link._requests.held is not None) == (
-                    life.requests in (Requests.HELD, Requests.HELD_AND_CROWDED)
-                )
+                assert (link.requests.hold is not None) == (life.requests in (Requests.HELD, Requests.HELD_AND_CROWDED))
         link.close()
         await asyncio.sleep(0.002)
         assert relay.stats.relay_errors == 0, lines.of("relay_error")

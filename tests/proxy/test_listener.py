@@ -245,7 +245,7 @@ async def test_drain_lets_a_request_whose_head_was_cut_end(cut: int) -> None:
         client, broker = await relay.connect()
         data = produce(1, 0) if cut < 13 else fetch(1, 5)
         await client.send(data[:cut])
-        await relay.until(lambda: sum(link._to_upstream.moved for link in relay.listener.links) == cut)
+        await relay.until(lambda: sum(link.from_client.pump.moved for link in relay.listener.links) == cut)
         async with draining(relay, client, broker):
             await client.send(data[cut:] + request(3, 0, 2))
             await broker.expect(data)
@@ -269,7 +269,7 @@ async def test_drain_does_not_hold_the_fetch_that_ends_a_request_under_way() -> 
         relay.throttle.decisions.append(Hold(float("inf")))
         client, broker = await relay.connect()
         await client.send(fetch(1, 5)[:-1])
-        await relay.until(lambda: sum(link._to_upstream.moved for link in relay.listener.links))
+        await relay.until(lambda: sum(link.from_client.pump.moved for link in relay.listener.links))
         async with draining(relay, client, broker):
             await client.send(fetch(1, 5)[-1:])
 
@@ -303,7 +303,7 @@ async def test_drain_delivers_last_bytes_that_were_read_and_could_not_be_sent_at
         client, broker = await relay.connect(request(3, 0, 1))
         (link,) = relay.listener.links
         assert isinstance(link._client, TcpTransport)
-        link._to_client._target = Reluctant(link._client.connection)
+        link.from_upstream.pump._target = Reluctant(link._client.connection)
         async with draining(relay, client, broker):
             await broker.send(response(1))
             await client.expect(response(1))
@@ -347,7 +347,7 @@ async def test_drain_ends_a_connection_that_the_upstream_takes_at_that_moment() 
 
 
 async def test_drain_gives_a_client_that_does_not_close_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weir.proxy.relay.linger.LINGER_SECONDS", 0.02)
+    monkeypatch.setattr("weir.proxy.relay.link.LINGER_SECONDS", 0.02)
     async with relaying() as relay:
         client, broker = await relay.connect()
         await relay.until(lambda: relay.listener.links)

@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.fakes.relaying import relaying
+from tests.protocol.wire import request, response
 from weir.proxy.relay.buffers import BufferPool
 from weir.proxy.relay.passage import Passage
 from weir.proxy.relay.pump import STOPPED, Pump
@@ -40,8 +42,9 @@ class Carrying:
         self.arrived = 0
         target = TcpTransport(self.client)
         loop = asyncio.get_running_loop()
-        self.pump = Pump(self, loop, BufferPool(), TcpTransport(source), target, TurnBudget())
-        self.passage = Passage(loop, self, self.pump, target)
+        self.pump = Pump(self, loop, BufferPool(), TcpTransport(source), target, TurnBudget(), [])
+        self.passage = Passage(loop, self.let_pass, self.pump, target)
+        self.pump.held_back = self.passage.held_back
         self._source = source
 
     def let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
@@ -51,21 +54,17 @@ class Carrying:
         self.told.append((on_way, size))
         return size
 
-    def received(self, pump: Pump, view: memoryview) -> None:
+    def received(self, view: memoryview) -> None:
         """As a link does."""
-        pump.unsent.append(view)
+        self.pump.unsent.append(view)
 
-    def unblocked(self, pump: Pump) -> None:
+    def unblocked(self) -> None:
         """Nothing waits."""
 
-    def held_back(self, pump: Pump) -> None:
-        """As a link does."""
-        self.passage.held_back()
-
-    def ended(self, pump: Pump) -> None:
+    def ended(self) -> None:
         """Nothing to close."""
 
-    def failed(self, pump: Pump, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
         """Nothing fails here."""
         raise error
 
@@ -181,6 +180,20 @@ async def test_nothing_passes_to_a_slow_follower_that_asks_while_the_window_has_
         assert sent(one) == before
         one.room = math.inf
         await one.take(20_000)
+
+
+async def test_a_link_looks_soon_how_much_of_what_it_holds_back_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weir.proxy.relay.passage.LOOK_SECONDS", 1000.0)
+    monkeypatch.setattr("weir.proxy.relay.passage._FIRST_LOOK_SECONDS", 500.0)
+    async with relaying() as relay:
+        _, broker = await relay.connect(request(3, 0, 1))
+        (link,) = relay.listener.links
+        link._passage.begin(is_granted=True)
+        await broker.send(response(1, bytes(2 * LEAST_BYTES)))
+        await relay.until(lambda: link.responses.out)
+        timer = link._passage._timer
+        assert timer is not None
+        assert timer.when() - asyncio.get_running_loop().time() < 501
 
 
 def test_a_socket_that_is_closed_has_nothing_on_its_way() -> None:

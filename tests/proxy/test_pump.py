@@ -10,9 +10,10 @@ from itertools import pairwise
 import pytest
 
 from tests.fakes.relaying import Peer, PoisonedPool
+from weir.protocol.response_scanner import Buffer
 from weir.proxy.relay.buffers import LARGE_BUFFER_SIZE, SHOWN_BY, SMALL_BUFFER_SIZE
 from weir.proxy.relay.pump import IN_LINE, STOPPED, UNTAKEN, Pump
-from weir.proxy.relay.transport import TcpTransport
+from weir.proxy.relay.transport import TcpTransport, Transport
 from weir.proxy.relay.turn_budget import TurnBudget
 
 ON_BOTH_LOOPS = True
@@ -22,26 +23,25 @@ class Owner:
     """Passes what arrives in pieces as small as the test wants, and remembers what it was told."""
 
     def __init__(self) -> None:
+        self.pump: Pump
+        self.unsent: list[Buffer] = []
         self.sizes: list[int] = []
         self.told: list[object] = []
         self.cut: Callable[[memoryview], list[memoryview]] = lambda view: [view]
 
-    def received(self, pump: Pump, view: memoryview) -> None:
+    def received(self, view: memoryview) -> None:
         self.sizes.append(len(view))
-        pump.unsent += self.cut(view)
+        self.unsent += self.cut(view)
 
-    def unblocked(self, pump: Pump) -> None:
+    def unblocked(self) -> None:
         self.told.append("unblocked")
 
-    def held_back(self, pump: Pump) -> None:
-        self.told.append("held back")
-
-    def ended(self, pump: Pump) -> None:
+    def ended(self) -> None:
         self.told.append("ended")
 
-    def failed(self, pump: Pump, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
         self.told.append(type(error))
-        pump.close()
+        self.pump.close()
 
 
 class LocalPeer(Peer):
@@ -82,7 +82,13 @@ class Piped:
 
     def pump(self) -> Pump:
         source, target = TcpTransport(self.source), TcpTransport(self.target)
-        return Pump(self.owner, asyncio.get_running_loop(), self.pool, source, target, TurnBudget())
+        return self.pump_between(source, target)
+
+    def pump_between(self, source: Transport, target: Transport) -> Pump:
+        """Give the owner a pump."""
+        loop, owner = asyncio.get_running_loop(), self.owner
+        owner.pump = Pump(owner, loop, self.pool, source, target, TurnBudget(), owner.unsent)
+        return owner.pump
 
 
 @pytest.fixture
@@ -136,8 +142,7 @@ async def test_a_pump_reads_only_when_no_reason_to_pause_is_left(piped: Piped) -
 async def test_a_pump_that_is_stopped_while_nothing_comes_is_not_taken_out_of_the_loop(piped: Piped) -> None:
     """A fetch that is held stops the pump, and most go on before anything else comes."""
     source = WatchedTransport(piped.source)
-    loop = asyncio.get_running_loop()
-    pump = Pump(piped.owner, loop, piped.pool, source, TcpTransport(piped.target), TurnBudget())
+    pump = piped.pump_between(source, TcpTransport(piped.target))
     for _ in range(3):
         pump.resume(STOPPED)
         pump.pause(STOPPED)
@@ -205,7 +210,7 @@ async def test_a_source_that_never_runs_dry_is_read_once_or_twice_in_a_turn(pipe
         return len(buffer)
 
     source.receive_into, source.tells_again, target.send = receive_into, False, len
-    pump = Pump(piped.owner, asyncio.get_running_loop(), piped.pool, source, target, TurnBudget())
+    pump = piped.pump_between(source, target)
     pump.large_reads = True
     await piped.sender.send(b"x")
     pump.resume(STOPPED)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from tests.fakes.clock import MovedClock
+from tests.fakes.links import FakeLink
 from weir.proxy.relay.side import HeldFetches
 from weir.proxy.relay.stats import RelayStats
 from weir.proxy.relay.turn_budget import TurnBudget
@@ -84,10 +85,11 @@ async def test_after_a_turn_what_can_wait_pauses_and_others_do_not() -> None:
     assert line.done == [0, 1, 2, 3]
 
 
-class Holder:
+class Holder(FakeLink):
     """A link whose plan takes 0.1 ms, and what was planned by all of them."""
 
     def __init__(self, name: int, clock: MovedClock, planned: list[int]) -> None:
+        super().__init__()
         self.name = name
         self.clock = clock
         self.planned = planned

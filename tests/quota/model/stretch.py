@@ -49,7 +49,7 @@ class Stretch:
         self.allowed = math.inf
         self.passage: Passage | None = None
         if sender is not None and sender.sidecar.throttle.takes_out:
-            self.passage = Passage(self, sender, self, self)  # type: ignore[arg-type]
+            self.passage = Passage(self, sender.let_pass, self, self)  # type: ignore[arg-type]
 
     # What the passage asks
 

@@ -1,0 +1,164 @@
+"""One direction of a link: bytes on their way from a pump to who knows what they mean."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from weir.protocol.frame_cutter import FrameCutter
+from weir.proxy.relay.buffers import SMALL_BUFFER_SIZE
+from weir.proxy.relay.link_requests import LinkRequests
+from weir.proxy.relay.link_responses import LinkResponses
+from weir.proxy.relay.open_link import OpenLink
+from weir.proxy.relay.pump import BLOCKED, STOPPED, UNTAKEN, Pump
+from weir.proxy.relay.side import Side
+from weir.proxy.relay.transport import Transport
+
+MOST_FRAMES: Final = 16
+"""The most frames taken at once. Kafka's clients have at most five requests under way, its replica fetchers one."""
+
+_AT_ONCE_SECONDS: Final = 0.0002  # while no other connection waits, more frames are taken for this long
+_SMALL_FRAME: Final = 1024  # bytes: larger frames never wait, as they cost no more than moving them
+
+
+class Direction:
+    """One direction of a link: its pump's bytes go to `flow`, a few frames at a time.
+
+    A client may put a thousand requests into one packet. Taking all of them at once would keep every other connection
+    waiting. So what is left waits in one line with that of all similar connections. Meanwhile the pump does not read.
+    """
+
+    __slots__ = ("_cutter", "_is_in_line", "_link", "_rest", "_turns", "flow", "pump")
+
+    def __init__(
+        self, link: OpenLink, flow: LinkRequests | LinkResponses, relay: Side, source: Transport, target: Transport
+    ) -> None:
+        self._link = link
+        self.flow = flow
+        self._turns = relay.turns
+        self._cutter = FrameCutter()
+        self._is_in_line = False
+        self._rest = memoryview(b"")  # it begins with a frame, or with what follows a request that is held
+        self.pump = Pump(self, asyncio.get_running_loop(), relay.pool, source, target, relay.turns, flow.out)
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes wait to be taken."""
+        return len(self._rest)
+
+    # What the pump tells
+
+    def received(self, view: memoryview) -> None:
+        """Have bytes taken that were read."""
+        if self.flow.passes(view):
+            self._cutter.skip(len(view))
+            if self.flow.life.is_draining:
+                self._link.carry_out()
+            return
+        is_bulk = self._take_first(view)
+        self.pump.large_reads = self.flow.next_is_large(is_bulk)
+        self._link.carry_out()
+
+    def unblocked(self) -> None:
+        """Go on with what waited until the target took what was sent to it."""
+        self.go_on()
+        self._link.carry_out()
+
+    def ended(self) -> None:
+        """Note that one end has sent its last byte, and that the other end was told."""
+        self.flow.life.on(self.flow.end)
+        self._link.carry_out()
+
+    def failed(self, error: Exception) -> None:
+        """Close the link, and log the reason unless a peer simply went away."""
+        self._link.failed(error, self.flow.sender)
+
+    # What waits
+
+    def follow(self) -> None:
+        """Read and take, or not, as the link's state says now."""
+        if self.flow.is_read:
+            self.pump.resume(STOPPED)
+        else:
+            self.pump.pause(STOPPED)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Get in line with the bytes that wait, unless something else has to happen first."""
+        if self._rest and not self._is_in_line and self._may_take:
+            self._is_in_line = True
+            self._turns.add(self._take_next)
+
+    def drop(self) -> None:
+        """Throw away the bytes that wait."""
+        self._rest = memoryview(b"")
+        self.pump.resume(UNTAKEN)
+
+    def close(self) -> None:
+        """End with the link."""
+        self._rest = memoryview(b"")
+        self.pump.close()
+
+    @property
+    def _may_take(self) -> bool:
+        return self.flow.is_taken and not self.pump.is_paused(BLOCKED)
+
+    def _take_first(self, view: memoryview) -> bool:
+        """Have the first frames of `view` taken, and keep the rest.
+
+        Returns whether a large buffer is worth it: a small one came full, with few frames in it.
+        """
+        is_busy = self._turns.is_busy
+        # A hundred connections may have something to read in one turn of the loop: then none of them may take many
+        # frames at once.
+        at, frames = (0, MOST_FRAMES) if is_busy and self._has_many_small(view) else self._take_some(view)
+        if 0 < at < len(view):
+            end = time.perf_counter() + (0.0 if is_busy else _AT_ONCE_SECONDS)
+            while at < len(view) and self._may_take:
+                if frames * _SMALL_FRAME >= at and time.perf_counter() >= end:
+                    break
+                size, more = self._take_some(view[at:])
+                at += size
+                frames += more
+        self.pump.waits_in_line = at < len(view)
+        if at < len(view):
+            self._rest = memoryview(bytes(view[at:]))
+            self.pump.pause(UNTAKEN)
+            self.go_on()
+        return len(view) >= SMALL_BUFFER_SIZE and frames * _SMALL_FRAME < len(view)
+
+    def _take_next(self) -> None:
+        self._is_in_line = False
+        if not self._rest or not self._may_take:
+            return
+        try:
+            taken, _ = self._take_some(self._rest)
+        except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
+            self.failed(error)
+            return
+        self._rest = self._rest[taken:]
+        self.pump.flush()
+        if self._rest:
+            self.go_on()
+        else:
+            self.pump.resume(UNTAKEN)
+        self._link.carry_out()
+
+    def _has_many_small(self, view: memoryview) -> bool:
+        before = self._cutter.place
+        size, frames = self._cutter.cut(view, MOST_FRAMES)
+        self._cutter.place = before
+        return size < len(view) and size < frames * _SMALL_FRAME
+
+    def _take_some(self, view: memoryview) -> tuple[int, int]:
+        """Have at most MOST_FRAMES taken. Returns the bytes taken, and the frames seen in them."""
+        before = self._cutter.place
+        size, frames = self._cutter.cut(view, MOST_FRAMES)
+        taken, work = self.flow.take(view[:size])
+        if taken < size:
+            self._cutter.place = before
+            self._cutter.cut(view[:taken], MOST_FRAMES + 1)
+        if work is not None:
+            self._link.begin(work)
+        return taken, frames

@@ -1,0 +1,68 @@
+"""A link, as all those know it that have to do with one: its directions, and what a side has for all of its links."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, Protocol
+
+from weir.protocol.steps import Steps
+
+Sender = Literal["client", "upstream"]
+"""The peers of a link, by whose bytes they are."""
+
+Why = Literal["fetch_memory", "fetch_stalled", "no_request_came"]
+"""Why a link has to go: too little memory, a fetch whose rest does not come, or no first request."""
+
+
+class Relayed(NamedTuple):
+    """Bytes that were relayed, replication and all else: requests to the upstream, and answers to the clients."""
+
+    requests: int = 0
+    answers: int = 0
+
+
+class OpenLink(Protocol):
+    """A link, from the moment that both of its connections exist. `client_host` is its client's address."""
+
+    client_host: str
+
+    @property
+    def relayed(self) -> Relayed:
+        """What it has relayed so far."""
+
+    @property
+    def has_sent_request(self) -> bool:
+        """Whether its client has sent as much as a request has at least."""
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether it takes what its client sends. While it does not, the client is not to blame for missing bytes."""
+
+    @property
+    def session_end(self) -> float:
+        """Until when a request may be held (clock seconds), for the client's SASL session ends soon after."""
+
+    @property
+    def opaque_reason(self) -> str | None:
+        """Why its bytes are not understood any more; None while they are."""
+
+    @property
+    def tls_broken(self) -> bool:
+        """Whether it ended as TLS failed on one of its ends."""
+
+    def begin(self, work: Steps[None]) -> None:
+        """Run the first slice of work now, and the rest in turns to come. Raises what the first slice raises."""
+
+    def carry_out(self) -> None:
+        """Do what bytes ask for that were taken."""
+
+    def failed(self, error: Exception, sender: Sender) -> None:
+        """Close, as the bytes of `sender` cannot be moved or taken. Log the reason unless a peer simply went away."""
+
+    def replan(self) -> None:
+        """Decide about the held request again."""
+
+    def evict(self, why: Why) -> None:
+        """Report why, and close."""
+
+    def close(self) -> None:
+        """Close both connections at once. Unsent bytes are lost."""

@@ -1,0 +1,45 @@
+"""A link that only remembers what it was told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from weir.protocol.steps import Steps
+from weir.proxy.relay.open_link import Relayed, Sender, Why
+
+
+@dataclass(eq=False)
+class FakeLink:
+    """An OpenLink that does nothing by itself."""
+
+    client_host: str = "10.0.0.1"
+    relayed: Relayed = field(default_factory=Relayed)
+    has_sent_request: bool = False
+    is_reading: bool = True
+    session_end: float = float("inf")
+    opaque_reason: str | None = None
+    tls_broken: bool = False
+    why: str = ""
+    """Why it was evicted."""
+
+    def begin(self, work: Steps[None]) -> None:
+        """Do all of it."""
+        for _ in work:
+            pass
+
+    def carry_out(self) -> None:
+        """Nothing is asked for."""
+
+    def failed(self, error: Exception, sender: Sender) -> None:
+        """Fail the test."""
+        raise error
+
+    def replan(self) -> None:
+        """Nothing is held."""
+
+    def evict(self, why: Why) -> None:
+        """Remember why."""
+        self.why = why
+
+    def close(self) -> None:
+        """Nothing is open."""

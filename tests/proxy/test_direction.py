@@ -1,0 +1,91 @@
+"""Bytes of one direction that wait for their turn, with a flow of the test's own."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+
+from tests.fakes.links import FakeLink
+from tests.fakes.relaying import ScriptedThrottle
+from weir.protocol.response_scanner import Buffer
+from weir.proxy.log import EventLog
+from weir.proxy.relay.direction import MOST_FRAMES, Direction
+from weir.proxy.relay.link_life import LinkLife
+from weir.proxy.relay.link_requests import LinkRequests
+from weir.proxy.relay.side import Side
+from weir.proxy.relay.stats import RelayStats
+from weir.proxy.relay.transport import TcpTransport
+from weir.proxy.relay.turn_budget import TurnBudget
+
+
+class Flow:
+    """Takes all that it is given."""
+
+    is_taken = is_read = True
+
+    def __init__(self) -> None:
+        self.life = LinkLife()
+        self.out: list[Buffer] = []
+        self.taken: list[int] = []
+
+    def passes(self, view: memoryview) -> bool:
+        return False
+
+    def take(self, view: memoryview) -> tuple[int, None]:
+        self.taken.append(len(view))
+        return len(view), None
+
+    def next_is_large(self, is_bulk: bool) -> bool:
+        return is_bulk
+
+
+def frames(count: int, size: int = 8) -> memoryview:
+    return memoryview((struct.pack(">i", size) + bytes(size)) * count)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Two sockets that nothing is read from."""
+    first, second = socket.socketpair()
+    with first, second:
+        yield first, second
+
+
+def direction(turns: TurnBudget, ends: tuple[socket.socket, socket.socket]) -> tuple[Direction, Flow]:
+    side = Side(ScriptedThrottle(), RelayStats("leader"), EventLog("tests.direction"), turns=turns)
+    source, target = map(TcpTransport, ends)
+    flow = Flow()
+    return Direction(FakeLink(), cast("LinkRequests", flow), side, source, target), flow
+
+
+async def test_many_small_frames_wait_while_others_are_in_line(
+    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred clients that begin to flood in the same turn would each have some taken at once."""
+    monkeypatch.setattr("weir.proxy.relay.direction._AT_ONCE_SECONDS", 0.0)
+    turns = TurnBudget()
+    first, its_flow = direction(turns, ends)
+    first.received(frames(1000))
+    assert its_flow.taken == [len(frames(MOST_FRAMES))]
+    second, flow = direction(turns, ends)
+    second.received(frames(1000))
+    assert flow.taken == []
+    assert second.pump.waits_in_line
+    while len(turns):
+        turns.run()
+        await asyncio.sleep(0)
+    assert sum(flow.taken) == len(frames(1000))
+    assert max(flow.taken) == len(frames(MOST_FRAMES))
+
+
+async def test_few_frames_and_large_ones_never_wait(ends: tuple[socket.socket, socket.socket]) -> None:
+    turns = TurnBudget()
+    turns.add(lambda: None)
+    for view in (frames(MOST_FRAMES), frames(5 * MOST_FRAMES, 2000)):
+        one, flow = direction(turns, ends)
+        one.received(view)
+        assert sum(flow.taken) == len(view)
+        assert not one.pump.waits_in_line
