@@ -37,6 +37,9 @@ HALF_CLOSED_SECONDS: Final = 60.0
 LINGER_SECONDS: Final = 1.0
 """How long a drained client has to close its end. It has to be first: a reset could lose the last bytes sent to it."""
 
+FAREWELL_SECONDS: Final = 60.0
+"""How long what a producer with acks=0 sent before it closed may still wait for its turn."""
+
 _LARGE_FETCH: Final = 2**14  # bytes: a fetch of more waits for its turn while it is received
 _SMALLEST_REQUEST: Final = 12  # bytes: its size, kind, version and correlation id
 
@@ -52,6 +55,7 @@ class Link:
         "_client",
         "_end_timer",
         "_fetches",
+        "_gone_since",
         "_hold",
         "_kept",
         "_loop",
@@ -103,6 +107,7 @@ class Link:
         self._replans_later = False
         self._states = life.states  # as last carried out
         self._hold: Hold | None = None  # the same
+        self._gone_since: float | None = None  # when a client was found gone while a request of it was held
         self._end_timer: asyncio.TimerHandle | None = None
         self._kept = 0, 0, 0  # as last told to `fetch_memory`: bytes of half a fetch, of whole ones; events until then
         self.use_gate()
@@ -197,7 +202,7 @@ class Link:
         if self.life.work is Work.UNDER_WAY:
             self._replans_later = True
             return
-        if self._client.is_gone():
+        if self._client.is_gone() and self._gives_up():
             self.close()
             return
         try:
@@ -206,6 +211,15 @@ class Link:
             self.carry_out()
         except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
             self.failed(error, "client")
+
+    def _gives_up(self) -> bool:
+        """Return whether the held request of a client that is gone is dropped: it would be sent twice.
+
+        A producer with acks=0 may close as soon as it has sent everything, and nobody sends it again.
+        """
+        if self._gone_since is None:
+            self._gone_since = self._relay.clock()
+        return self.requests.awaits_answer or self._relay.clock() - self._gone_since >= FAREWELL_SECONDS
 
     def use_gate(self) -> None:
         """Have a gate from the next request on, if the side has gates."""

@@ -191,6 +191,11 @@ class LinkRequests:
         if self.fetches.in_flight >= MOST_FETCHES:
             self._crowd()
 
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether the client waits for an answer to the held request: not of a Produce with acks=0."""
+        return not isinstance(self._held, RequestBegins) or self._held.head.expects_response
+
     def decide_again(self) -> Steps[None]:
         """Decide about the held request again. If it goes, later ones may follow."""
         held, hold = self._held, self.hold

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from weir.protocol.response_scanner import Buffer
-from weir.proxy.relay.transport import unacknowledged
+from weir.proxy.relay.transport import has_hung_up, unacknowledged
 
 _RECORD_SIZE: Final = 2**14  # the most that one TLS record carries: smaller buffers are sent together
 
@@ -130,9 +130,11 @@ class TlsTransport:
         socket.socket.shutdown(self.connection, socket.SHUT_WR)
 
     def is_gone(self) -> bool:
-        """Read one byte ahead."""
-        if self._ahead or self._has_ended:
-            return self._has_ended
+        """Ask the kernel, and read one byte ahead: TLS may have said farewell where TCP has not."""
+        if self._has_ended or has_hung_up(self._descriptor):
+            return True
+        if self._ahead:
+            return False
         try:
             self._ahead = self.connection.recv(1)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):

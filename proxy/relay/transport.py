@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import select
 import socket
 import struct
 import termios
@@ -46,7 +47,7 @@ class Transport(Protocol):
         """Send no more, and tell the peer."""
 
     def is_gone(self) -> bool:
-        """Return whether the peer has closed the connection and nothing is left to be read."""
+        """Return whether the peer has sent its last byte, or broken the connection. Bytes may be left to be read."""
 
     def unacknowledged(self) -> int:
         """Return how many bytes were sent that the peer has not acknowledged. It raises nothing."""
@@ -76,6 +77,13 @@ def unacknowledged(descriptor: int) -> int:
     return int(size)
 
 
+def has_hung_up(descriptor: int) -> bool:
+    """Return whether the peer of a TCP connection has sent its FIN, also behind bytes that are not read, or a reset."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
 class TcpTransport:
     """A connected, non-blocking TCP socket, watched by the running event loop: asyncio's own or uvloop."""
 
@@ -97,13 +105,8 @@ class TcpTransport:
         self.connection.shutdown(socket.SHUT_WR)
 
     def is_gone(self) -> bool:
-        """Peek at the next byte."""
-        try:
-            return not self.connection.recv(1, socket.MSG_PEEK)
-        except (BlockingIOError, InterruptedError):
-            return False
-        except OSError:
-            return True
+        """Ask the kernel."""
+        return has_hung_up(self._descriptor)
 
     def unacknowledged(self) -> int:
         """Ask the kernel."""

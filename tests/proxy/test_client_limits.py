@@ -329,6 +329,55 @@ async def test_a_client_that_goes_in_a_pause_leaves_nothing(held: bytes) -> None
         assert not any(group.is_waited_for for one in found.stage.clients for group in one.groups)
 
 
+@pytest.mark.parametrize("records", [10, 2000])
+async def test_a_produce_whose_client_is_gone_is_never_forwarded(records: int) -> None:
+    """Its client sends it again. With 2,000 records the FIN is behind bytes that nobody has read (kafka-go #1427)."""
+    async with limited(rule(SOURCE, 10)) as found:
+        client, broker = await found.relay.connect()
+        await found.passes_with(client, broker, produce(1, 10), produced(1))
+        await client.send(produce(2, records))
+        await found.relay.until(found.has_held)
+        client.close()
+        await asyncio.sleep(0.01)
+        await found.move(1.1)
+        await broker.expect_end()
+
+
+async def test_what_a_producer_with_acks_0_sent_before_it_closed_arrives_at_its_rate() -> None:
+    async with limited(rule(SOURCE, 10)) as found:
+        client, broker = await found.relay.connect()
+        sent = [produce(number, 10, acks=0) for number in range(5)]
+        await client.send(b"".join(sent))
+        client.close()
+        for number, one in enumerate(sent):
+            await broker.expect(one)
+            if number < len(sent) - 1:
+                await found.relay.until(found.has_held)
+                await found.move(0.9)
+                await asyncio.sleep(0.01)
+                assert broker.has_nothing()
+                await found.move(0.2)
+        await broker.expect_end()
+
+
+async def test_a_producer_with_acks_0_that_is_gone_is_not_kept_for_ever() -> None:
+    async with limited(rule(SOURCE, 0.05)) as found:
+        client, broker = await found.relay.connect()
+        sent = [produce(number, 10, acks=0) for number in range(30)]
+        await client.send(b"".join(sent))
+        client.close()
+        await found.relay.until(found.has_held)
+        for _ in range(100):
+            if not found.relay.listener.links:
+                break
+            await found.move(1.0)
+            await asyncio.sleep(0.005)
+        assert not found.relay.listener.links
+        received = await broker.receive(len(b"".join(sent)))
+    assert received == b"".join(sent)[: len(received)]
+    assert 4 <= len(received) / len(sent[0]) <= 9, "one each 10 s, for 60 s"
+
+
 async def test_tasks_of_a_connector_share_its_limit_through_their_own_connections() -> None:
     async with limited(rule("connector-consumer-s3-*", 100, per="connector")) as found:
         ends = [await found.relay.connect() for _ in range(3)]

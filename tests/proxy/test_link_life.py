@@ -175,7 +175,7 @@ class FakeTransport:
         return 0
 
     def is_gone(self) -> bool:
-        return self.is_broken or (self.has_ended and not self.arriving)
+        return self.is_broken or self.has_ended
 
     def watch_reads(self, callback: Callable[[], None]) -> None:
         assert not self.is_closed
