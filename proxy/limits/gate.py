@@ -33,11 +33,11 @@ FETCH_HOLD_SECONDS: Final = 5.0
 Its session ends with that answer, for the broker knows nothing of it, and the client has to begin a new one.
 """
 
-PART_OF_WAIT: Final = 0.25
+PART_OF_WAIT, PART_OF_WAIT_IDLE = 0.8, 0.25
 """The part of a Fetch's `max_wait_ms` for which one without a session is held. It loses nothing by an empty answer.
 
-One that goes after that may wait for all of max_wait at the broker. Some clients report an error where no answer comes
-within 1.33 x max_wait (kafka-go), others keep all requests behind it waiting (sarama).
+Some clients report an error where no answer comes within max_wait (kafka-go: 1.33 x), others keep all requests behind
+it waiting (sarama). One whose last Fetch brought nothing may wait for all of max_wait at the broker after that.
 """
 
 SHORTEST_HOLD_SECONDS, LONGEST_HOLD_SECONDS = 0.1, 1.0
@@ -124,7 +124,7 @@ class LinkGate:
         was answered.
         """
         if request.head.api_key == FETCH:
-            return min(now + _fetch_hold_seconds(request.sender), self._link.session_end)
+            return min(now + _fetch_hold_seconds(request.sender, is_idle=self.is_idle), self._link.session_end)
         sent_at = self._answered[0] if self._produces and len(self._answered) == _MOST_IN_FLIGHT else now
         return min(sent_at + _produce_hold_seconds(request.sender), self._link.session_end)
 
@@ -201,11 +201,12 @@ class LinkGate:
             self.gone()
 
 
-def _fetch_hold_seconds(sender: RequestSender) -> float:
+def _fetch_hold_seconds(sender: RequestSender, *, is_idle: bool) -> float:
     session, wait = sender.session, sender.wait_seconds
     if session is None or wait is None or session[1] > 0:
         return FETCH_HOLD_SECONDS
-    return min(max(PART_OF_WAIT * wait, SHORTEST_HOLD_SECONDS), LONGEST_HOLD_SECONDS)
+    part = PART_OF_WAIT_IDLE if is_idle else PART_OF_WAIT
+    return min(max(part * wait, SHORTEST_HOLD_SECONDS), LONGEST_HOLD_SECONDS)
 
 
 def _produce_hold_seconds(sender: RequestSender) -> float:

@@ -151,7 +151,7 @@ async def test_a_produce_is_never_held_for_longer_than_its_client_waits() -> Non
 
 
 @pytest.mark.parametrize(("version", "session"), [(4, (0, -1)), (12, (0, -1)), (12, (0, 0))])
-@pytest.mark.parametrize(("max_wait_ms", "held"), [(0, 0.1), (500, 0.125), (1000, 0.25), (30_000, 1.0)])
+@pytest.mark.parametrize(("max_wait_ms", "held"), [(0, 0.1), (500, 0.4), (1000, 0.8), (30_000, 1.0)])
 async def test_a_fetch_without_a_session_is_answered_within_its_wait(
     version: int, session: tuple[int, int], max_wait_ms: int, held: float
 ) -> None:
@@ -167,6 +167,22 @@ async def test_a_fetch_without_a_session_is_answered_within_its_wait(
         await found.move(0.03)
         answer = read_fetched(await client.receive_frame(), version)
         assert (answer.responses, answer.error_code if version >= 7 else 0) == ([], 0)
+        assert broker.has_nothing()
+
+
+@pytest.mark.parametrize(("max_wait_ms", "held"), [(0, 0.1), (500, 0.125), (30_000, 1.0)])
+async def test_one_that_is_idle_has_time_for_its_wait_at_the_broker(max_wait_ms: int, held: float) -> None:
+    async with limited(rule(SINK, 100)) as found:
+        client, broker = await found.relay.connect()
+        other, its_broker = await found.relay.connect()
+        await found.passes_with(client, broker, fetch(1), fetched(1, 0))
+        await found.passes_with(other, its_broker, fetch(1), fetched(1, 500))
+        await found.is_held(client, broker, fetch(2, session=(0, -1), max_wait_ms=max_wait_ms))
+        await found.move(held - 0.02)
+        await asyncio.sleep(0)
+        assert found.has_held()
+        await found.move(0.03)
+        await client.receive_frame()
         assert broker.has_nothing()
 
 

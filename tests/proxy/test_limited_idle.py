@@ -46,7 +46,7 @@ async def test_many_connections_of_one_id_of_which_one_is_busy() -> None:
 
 @pytest.mark.parametrize("count", [2, 20, 60])
 async def test_members_that_are_sent_away_to_ask_again_have_equal_parts(count: int) -> None:
-    """Without a session a fetch is held for 0.125 s, and with 60 of them each has a turn every 3 s."""
+    """Without a session a fetch is held for 0.4 s, and with 60 of them each has a turn every 3 s."""
     tasks = [
         Task(f"connector-consumer-a-{number}", RECORDS, frozenset({1}), session=(0, -1)) for number in range(count)
     ]
