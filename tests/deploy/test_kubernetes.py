@@ -22,7 +22,8 @@ from tests.fakes.pki import Authority
 from weir.control.injection import read_sidecars, reviewed
 from weir.proxy.config.load import load_config
 
-FOLDERS = ("base", "monitoring", "admission", "webhook", "strimzi", "confluent")
+EXAMPLES = ("strimzi/example", "confluent/example")
+FOLDERS = ("base", "monitoring", "admission", "webhook", "strimzi", "confluent", *EXAMPLES)
 # Resources of operators, of which kubernetes-validate has no schema: here it is the fields that are used.
 PODMONITOR = {
     "selector": {"matchExpressions": [{"key": str, "operator": str}]},
@@ -244,6 +245,15 @@ def fits(node: Any, shape: Any) -> bool:
     return isinstance(node, shape)
 
 
+@pytest.mark.parametrize("folder", sorted({*FOLDERS} - {*EXAMPLES, "base"}))
+def test_to_delete_the_sidecars_takes_no_broker_away(folder: str) -> None:
+    """`kubectl delete --kustomize` ends whatever the folder names; `base` is the brokers with their sidecars."""
+    kinds = {each["kind"] for each in rendered(KUBERNETES / folder)}
+    assert not kinds & {"Kafka", "KafkaNodePool", "StatefulSet", "PersistentVolumeClaim"}
+    if folder != "webhook":  # it has a namespace of its own
+        assert "Namespace" not in kinds
+
+
 def test_resources_of_operators_are_those_that_are_not_validated() -> None:
     kinds = set()
     for manifest in (each for folder in FOLDERS for each in rendered(KUBERNETES / folder)):
@@ -259,7 +269,7 @@ def test_operators_hand_the_label_to_their_pods(kind: str) -> None:
     """The one field of theirs that sidecars depend on."""
     folder, label = ("confluent", "capture") if kind == "Kafka" else ("strimzi", "strimzi")
     selector = policy("admission" if folder == "confluent" else folder)["spec"]["matchConstraints"]["objectSelector"]
-    found = [each["spec"] for each in rendered(KUBERNETES / folder) if each["kind"] == kind]
+    found = [each["spec"] for each in rendered(KUBERNETES / folder / "example") if each["kind"] == kind]
     labels = [
         spec["podTemplate"]["labels"] if kind == "Kafka" else spec["template"]["pod"]["metadata"]["labels"]
         for spec in found
