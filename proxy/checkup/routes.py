@@ -187,7 +187,7 @@ def _advertised(config: Config, world: World, path: str, route: Ingress, own: Br
             f" let advertised.listeners lead to {route.listen}"
         )
         return Finding.fail(about, sentence)
-    if (reason := world.silent.get(shown)) is not None:
+    if where and (reason := world.silent.get(shown)) is not None:  # followers may know a name that is not known here
         sentence = (
             f"broker {config.broker_id} advertises {shown}, where nobody answers ({reason}): its followers get nothing;"
             " start the sidecar, or mend the name (docs/operations.md#when-a-sidecar-dies)"

@@ -37,7 +37,7 @@ PART_OF_WAIT, PART_OF_WAIT_IDLE = 0.8, 0.25
 """The part of a Fetch's `max_wait_ms` for which one without a session is held. It loses nothing by an empty answer.
 
 Some clients report an error where no answer comes within max_wait (kafka-go: 1.33 x), others keep all requests behind
-it waiting (sarama). One whose last Fetch brought nothing may wait for all of max_wait at the broker after that.
+it waiting (sarama). One that is not known to bring records may wait for all of max_wait at the broker after that.
 """
 
 SHORTEST_HOLD_SECONDS, LONGEST_HOLD_SECONDS = 0.1, 1.0
@@ -74,10 +74,14 @@ class LinkGate:
         self._client_id: bytes | None = None
         self._known_at = -1
         self._passing = b""  # the client id of the last request as on the wire, where no rule covers it
-        self.is_idle = False
-        """Whether the last Fetch brought nothing."""
+        self._brought: bool | None = None  # whether the last Fetch brought records; None where there was none
         self._produces = 0  # requests that wait for an answer
         self._answered: deque[float] = deque(maxlen=_MOST_IN_FLIGHT)  # when the last of them were answered
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the last Fetch brought nothing."""
+        return self._brought is False
 
     def may_hold(self, head: RequestHead, frame: Head) -> bool:
         """Return whether it is a request that moves records, and not of the client that was found to have no limit."""
@@ -124,7 +128,7 @@ class LinkGate:
         was answered.
         """
         if request.head.api_key == FETCH:
-            return min(now + _fetch_hold_seconds(request.sender, is_idle=self.is_idle), self._link.session_end)
+            return min(now + _fetch_hold_seconds(request.sender, brings=bool(self._brought)), self._link.session_end)
         sent_at = self._answered[0] if self._produces and len(self._answered) == _MOST_IN_FLIGHT else now
         return min(sent_at + _produce_hold_seconds(request.sender), self._link.session_end)
 
@@ -183,11 +187,11 @@ class LinkGate:
         return Pass()
 
     def _fetched(self, records: int) -> None:
-        self.is_idle = not records
+        self._brought = records > 0
         self._all_answered()
 
     def _produce_answered(self) -> None:
-        self.is_idle = False
+        self._brought = None
         self._produces -= 1
         self._answered.append(self._stage.clock())
         if not self._produces:
@@ -201,11 +205,11 @@ class LinkGate:
             self.gone()
 
 
-def _fetch_hold_seconds(sender: RequestSender, *, is_idle: bool) -> float:
+def _fetch_hold_seconds(sender: RequestSender, *, brings: bool) -> float:
     session, wait = sender.session, sender.wait_seconds
     if session is None or wait is None or session[1] > 0:
         return FETCH_HOLD_SECONDS
-    part = PART_OF_WAIT_IDLE if is_idle else PART_OF_WAIT
+    part = PART_OF_WAIT if brings else PART_OF_WAIT_IDLE
     return min(max(part * wait, SHORTEST_HOLD_SECONDS), LONGEST_HOLD_SECONDS)
 
 

@@ -205,6 +205,13 @@ def test_advertised_address_that_answers_nobody_fails() -> None:
     assert "where nobody answers (Connection refused)" in sentence(findings, "ingress[0].listen")
 
 
+def test_advertised_name_that_is_not_known_here_does_not_fail() -> None:
+    """Its followers may know it."""
+    silent = {Address("kafka1", 9092): "Name or service not known"}
+    findings = found(silent=silent, names={name: NAMES[name] for name in ("kafka2", "kafka3")})
+    assert not any("nobody answers" in one.sentence for one in findings)
+
+
 def test_broker_behind_a_captured_port_is_looked_at_as_behind_an_ingress() -> None:
     assert not_ok(captured(seen("kafka1:9092", 1))) == []
     assert not_ok(captured(seen("kafka1:9092", 2))) == [("fail", "capture.upstream")]
