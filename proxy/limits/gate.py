@@ -128,7 +128,7 @@ class LinkGate:
         was answered.
         """
         if request.head.api_key == FETCH:
-            return min(now + _fetch_hold_seconds(request.sender, brings=bool(self._brought)), self._link.session_end)
+            return min(now + _fetch_hold_seconds(request, brings=bool(self._brought)), self._link.session_end)
         sent_at = self._answered[0] if self._produces and len(self._answered) == _MOST_IN_FLIGHT else now
         return min(sent_at + _produce_hold_seconds(request.sender), self._link.session_end)
 
@@ -205,9 +205,9 @@ class LinkGate:
             self.gone()
 
 
-def _fetch_hold_seconds(sender: RequestSender, *, brings: bool) -> float:
-    session, wait = sender.session, sender.wait_seconds
-    if session is None or wait is None or session[1] > 0:
+def _fetch_hold_seconds(request: RequestBegins, *, brings: bool) -> float:
+    session, wait = request.sender.session, request.sender.wait_seconds
+    if session is None or wait is None or session[1] > 0 or not _is_whole(request):
         return FETCH_HOLD_SECONDS
     part = PART_OF_WAIT if brings else PART_OF_WAIT_IDLE
     return min(max(part * wait, SHORTEST_HOLD_SECONDS), LONGEST_HOLD_SECONDS)
@@ -238,11 +238,10 @@ def _asked_for(request: RequestBegins) -> list[ResponseTopic]:
 
     Clients without a session take an answer that lacks some of them for an error (kafka-go, sarama).
     """
-    frame = request.sender.start
-    if len(frame) < request.head.frame_size:
+    if not _is_whole(request):
         return []
     try:
-        asked = decode_fetch_request(frame[SIZE.size :])
+        asked = decode_fetch_request(request.sender.start[SIZE.size :])
     except (MalformedFrame, TooMany):  # the broker judges it, when its time has come
         return []
     version, row = request.head.api_version, FETCH_VERSIONS[request.head.api_version]
@@ -251,3 +250,8 @@ def _asked_for(request: RequestBegins) -> list[ResponseTopic]:
         marks = [(partition, _UNKNOWN_HIGH_WATERMARK) for partition, *_ in row.requested(stride).iter_unpack(entries)]
         topics.setdefault(name, []).extend(marks)
     return [ResponseTopic(name, made_up_entries(version, marks)) for name, marks in topics.items()]
+
+
+def _is_whole(request: RequestBegins) -> bool:
+    """Return whether all of a request is known, so that an answer can list what it asks for."""
+    return len(request.sender.start) >= request.head.frame_size

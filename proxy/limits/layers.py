@@ -56,14 +56,14 @@ class LimitLayers:
         """Put the entries of `body` in force in place of all others (PUT)."""
         changes, lease = self._read(body)
         entries = _entries(read_client_limits(changes, _CLIENT), lease)
-        self._put(self._file, Layer(HTTP, {EVERYTHING: Entry(None, lease), **entries}))
+        self._change(Layer(HTTP, {EVERYTHING: Entry(None, lease), **entries}))
 
     def patch(self, body: object) -> None:
         """Merge entries into those with the same client id and `per`; null removes a key (PATCH)."""
         changes, lease = self._read(body)
         patched = _patched(self.tables, changes)
         entries = _entries(read_client_limits(patched, _CLIENT), lease)
-        self._put(self._file, self._http.patched(entries, ()))
+        self._change(self._http.patched(entries, ()))
 
     def clear(self) -> None:
         """Limit no client, whatever the file says until a restart or reload (DELETE)."""
@@ -110,10 +110,13 @@ class LimitLayers:
         asked = read_table(LeaseTable, body[_LEASE], _LEASE)
         return body[_CLIENT], Lease(self._clock() + asked.seconds, asked.owner, asked.reason)
 
+    def _change(self, http: Layer) -> None:
+        """Put what HTTP asks for in force. What ends or is taken back is not refused, so nothing else is checked."""
+        check_client_limits(_tables_of(merge([self._file, http], self._clock())), _CLIENT)
+        self._put(self._file, http)
+
     def _put(self, file: Layer, http: Layer) -> None:
-        effective = merge([file, http], self._clock())
-        check_client_limits(_tables_of(effective), _CLIENT)
-        self._file, self._http, self._effective = file, http, effective
+        self._file, self._http, self._effective = file, http, merge([file, http], self._clock())
         self._apply(self.tables)
 
 

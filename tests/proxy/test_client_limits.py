@@ -205,6 +205,20 @@ async def test_an_answer_without_records_lists_what_was_asked_for(version: int, 
         assert (one.error_code, one.high_watermark, one.records or b"") == (0, -1, b"")
 
 
+async def test_a_fetch_too_long_to_be_listed_is_held_as_one_in_a_session() -> None:
+    asked = fetch(2, session=(0, -1), partitions=range(1000))
+    assert len(asked) > 16 * 1024
+    async with limited(rule(SINK, 100)) as found:
+        client, broker = await found.relay.connect()
+        await found.passes_with(client, broker, fetch(1), fetched(1, 1000))
+        await found.is_held(client, broker, asked)
+        await found.move(4.9)
+        await asyncio.sleep(0)
+        assert found.has_held()
+        await found.move(0.2)
+        assert read_fetched(await client.receive_frame(), 12).responses == []
+
+
 @pytest.mark.parametrize(("timeout_ms", "held"), [(10_000, 5.0), (1500, 0.75), (60_000, 10.0)])
 async def test_a_produce_is_held_for_half_of_its_own_timeout(timeout_ms: int, held: float) -> None:
     async with limited(rule(SOURCE, 1)) as found:
