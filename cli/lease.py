@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import getpass
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.options import option
-from weir.cli.quantities import parse_duration
+from weir.cli.quantities import parse_duration, show_duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,15 @@ class LeaseOptions:
             raise CommandError(f"--for: {error}.", WRONG_USAGE) from error
         owner = _user() if self.owner is None else self.owner
         return {"lease": {"seconds": seconds, "owner": owner, "reason": self.reason or ""}}
+
+
+def source_in_words(source: str, told: Mapping[str, Any]) -> str:
+    """Return where a setting comes from, as in `http, 1 h left, ann: adding broker 4`. `told` has its lease, if any."""
+    if "expires_in_seconds" not in told:
+        return source
+    said = ": ".join(text for text in (told.get("owner"), told.get("reason")) if text)
+    left = f"{show_duration(told['expires_in_seconds'])} left"
+    return ", ".join(text for text in (source, left, said) if text)
 
 
 def _user() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlencode
 
@@ -10,10 +10,9 @@ import typer
 
 from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.fleet import Where, ask_sidecars
-from weir.cli.lease import LeaseOptions
+from weir.cli.lease import LeaseOptions, source_in_words
 from weir.cli.options import with_options
 from weir.cli.output import print_table
-from weir.cli.quantities import show_duration
 from weir.cli.rates import parse_rate
 from weir.cli.sidecars import JsonOption, Reply, Row, as_json, finish, rows_of
 from weir.limits.built_in import ByteRateLimiter, RecordBatchRateLimiter, RecordRateLimiter
@@ -59,9 +58,9 @@ def set_limits(
     It lasts until a sidecar restarts or loads its file again, or for as long as --for says.
     """
     given = {
-        RecordRateLimiter.option.name: _number("--records", records),
-        RecordBatchRateLimiter.option.name: _number("--batches", batches),
-        ByteRateLimiter.option.name: _rate(bytes_),
+        RecordRateLimiter.option.name: _read("--records", records, _number),
+        RecordBatchRateLimiter.option.name: _read("--batches", batches, _number),
+        ByteRateLimiter.option.name: _read("--bytes", bytes_, parse_rate),
     }
     change = {name: None if value == _NONE else value for name, value in given.items() if value is not None}
     if not change:
@@ -92,22 +91,20 @@ def _changed(where: Where, method: str, path: str, json_wanted: bool, body: obje
     return _print([shown.get(one.admin, one) if one.error is None else one for one in replies], json_wanted)
 
 
-def _number(option: str, text: str | None) -> float | str | None:
+def _read(option: str, text: str | None, read: Callable[[str], float]) -> float | str | None:
     if text is None or text == _NONE:
         return text
+    try:
+        return read(text)
+    except ValueError as error:
+        raise CommandError(f"{option}: {error}.", WRONG_USAGE) from error
+
+
+def _number(text: str) -> float:
     try:
         return float(text)
-    except ValueError as error:
-        raise CommandError(f"{option}: {text!r} is no number: give it as in 1000, or 'none'.", WRONG_USAGE) from error
-
-
-def _rate(text: str | None) -> int | str | None:
-    if text is None or text == _NONE:
-        return text
-    try:
-        return parse_rate(text)
-    except ValueError as error:
-        raise CommandError(f"--bytes: {error}.", WRONG_USAGE) from error
+    except ValueError:
+        raise ValueError(f"{text!r} is no number: give it as in 1000, or 'none'") from None
 
 
 def _print(replies: Sequence[Reply], json_wanted: bool) -> int:
@@ -127,23 +124,15 @@ def _rows(reply: Reply) -> Iterator[Row]:
     for entry in reply.value["client"]:
         settings = dict(entry)
         client_id, per = settings.pop("client_id"), settings.pop("per", "task")
+        told = sources.get((client_id, per), {})
         limits = ", ".join(f"{name} {_shown(value)}" for name, value in settings.items())
-        yield str(reply.admin), client_id, per, limits or _NONE, _source(sources.get((client_id, per), {}))
+        yield str(reply.admin), client_id, per, limits or _NONE, source_in_words(told.get("source", "file"), told)
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value)) or _NONE
     return f"{value:,g}" if isinstance(value, float) else str(value)
-
-
-def _source(told: dict[str, Any]) -> str:
-    """Return where an entry comes from, as in `http, 1 h left, ann: reindexing`."""
-    if "expires_in_seconds" not in told:
-        return str(told.get("source", "file"))
-    said = ": ".join(text for text in (told["owner"], told["reason"]) if text)
-    left = f"{show_duration(told['expires_in_seconds'])} left"
-    return ", ".join(text for text in (told["source"], left, said) if text)
 
 
 app = typer.Typer(help="Show or change the limits of clients on running sidecars.")

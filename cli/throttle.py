@@ -12,11 +12,10 @@ import typer
 from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.fleet import Where, ask_sidecars, cluster_of, shown, sidecars
 from weir.cli.fleet_status import silent
-from weir.cli.lease import LeaseOptions
+from weir.cli.lease import LeaseOptions, source_in_words
 from weir.cli.many import FEW
 from weir.cli.options import with_options
 from weir.cli.output import print_table
-from weir.cli.quantities import show_duration
 from weir.cli.rates import parse_rate
 from weir.cli.sidecars import (
     JsonOption,
@@ -274,10 +273,8 @@ def _origins(table: dict[str, Any]) -> dict[str, str]:
     found: dict[str, str] = dict(table["sources"])
     for layer in table.get("layers", ()):
         for part in layer["parts"]:
-            if found.get(part["part"]) == layer["source"] and "expires_in_seconds" in part:
-                left = f"{show_duration(part['expires_in_seconds'])} left"
-                said = ": ".join(text for text in (part.get("owner"), part.get("reason")) if text)
-                found[part["part"]] = ", ".join(text for text in (layer["source"], left, said) if text)
+            if found.get(part["part"]) == layer["source"]:
+                found[part["part"]] = source_in_words(layer["source"], part)
     return found
 
 

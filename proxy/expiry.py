@@ -1,15 +1,27 @@
-"""Puts the layer below in force when a change with a lease ends."""
+"""Leases of changes over HTTP: reads them, and puts the layer below in force when they end."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
 
+from weir.proxy.config.reader import read_table
+from weir.proxy.config.tables import LeaseTable
 from weir.proxy.log import EventLog
-from weir.quota.layers import Lease
+from weir.quota.layers import FOREVER, Lease
+
+LEASE_KEY: Final = "lease"
+
+
+def read_lease(body: Mapping[str, Any], now: float) -> Lease:
+    """Return the lease that a body asks for at `now` (clock seconds), or one that never ends; else ConfigError."""
+    if (wanted := body.get(LEASE_KEY)) is None:
+        return FOREVER
+    asked = read_table(LeaseTable, wanted, LEASE_KEY)
+    return Lease(now + asked.seconds, asked.owner, asked.reason)
 
 
 class Leased(Protocol):

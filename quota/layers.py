@@ -7,7 +7,7 @@ each path the highest layer with an entry wins. An entry may expire; the one bel
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
@@ -61,6 +61,10 @@ class Layer:
 
     source: Source
     entries: Mapping[Path, Entry] = field(default_factory=dict)
+
+    def without(self, ended: Container[Lease]) -> Layer:
+        """Return this layer without the entries of leases that have ended."""
+        return Layer(self.source, {path: entry for path, entry in self.entries.items() if entry.lease not in ended})
 
     def patched(self, changes: Mapping[Path, Entry], below: Iterable[Path]) -> Layer:
         """Return this layer after `changes`.
@@ -117,6 +121,11 @@ def hidden_by(source: Source, layers: Iterable[Layer], now: float) -> dict[Sourc
         if path not in effective or effective[path].value != part.value:
             found.setdefault(part.source, []).append(path)
     return found
+
+
+def ended_leases(layers: Iterable[Layer], now: float) -> set[Lease]:
+    """Return the leases in these layers that have ended at `now` (clock seconds)."""
+    return {entry.lease for layer in layers for entry in layer.entries.values() if entry.lease.expires_at <= now}
 
 
 def next_expiry(layers: Iterable[Layer], now: float) -> float:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from weir.proxy.config.client_limits import ClientLimitTable, check_client_limits, read_client_limits
-from weir.proxy.config.reader import ConfigError, read_table, shown
-from weir.proxy.config.tables import LeaseTable
+from weir.proxy.config.reader import ConfigError, shown
+from weir.proxy.expiry import LEASE_KEY, read_lease
 from weir.quota.layers import (
     EVERYTHING,
     FOREVER,
@@ -21,11 +21,12 @@ from weir.quota.layers import (
     Layer,
     Lease,
     Path,
+    ended_leases,
     merge,
     next_expiry,
 )
 
-_CLIENT, _LEASE, _SOURCES = "client", "lease", "sources"
+_CLIENT, _SOURCES = "client", "sources"
 _TASK = "task"
 
 Tables = Sequence[ClientLimitTable]
@@ -71,15 +72,14 @@ class LimitLayers:
 
     def forget_http(self, client_id: str | None = None) -> None:
         """Drop what HTTP set for every client, or for one id, so that the file's entries hold (DELETE ?source=http)."""
-        is_dropped = (lambda path: True) if client_id is None else (lambda path: path[:1] == (client_id,))
-        kept = {path: entry for path, entry in self._http.entries.items() if not is_dropped(path)}
+        entries = {} if client_id is None else self._http.entries
+        kept = {path: entry for path, entry in entries.items() if path[:1] != (client_id,)}
         self._put(self._file, Layer(HTTP, kept))
 
     def expire(self) -> list[Lease]:
         """Drop entries whose lease has ended, and put the file's in force. Returns the leases that have ended."""
-        now, entries = self._clock(), self._http.entries
-        ended = {entry.lease for entry in entries.values() if entry.lease.expires_at <= now}
-        self._put(self._file, Layer(HTTP, {path: one for path, one in entries.items() if one.lease not in ended}))
+        ended = ended_leases([self._http], self._clock())
+        self._put(self._file, self._http.without(ended))
         return sorted(ended)
 
     def next_expiry(self) -> float:
@@ -103,12 +103,9 @@ class LimitLayers:
 
     def _read(self, body: object) -> tuple[object, Lease]:
         """Return the entries of a body, yet to be read, and how long they hold."""
-        if not isinstance(body, Mapping) or not {_CLIENT} <= set(body) <= {_CLIENT, _LEASE, _SOURCES}:
+        if not isinstance(body, Mapping) or not {_CLIENT} <= set(body) <= {_CLIENT, LEASE_KEY, _SOURCES}:
             raise ConfigError("body", f'must be {{"client": [...]}}, also with "lease", not {shown(body)}')
-        if body.get(_LEASE) is None:
-            return body[_CLIENT], FOREVER
-        asked = read_table(LeaseTable, body[_LEASE], _LEASE)
-        return body[_CLIENT], Lease(self._clock() + asked.seconds, asked.owner, asked.reason)
+        return body[_CLIENT], read_lease(body, self._clock())
 
     def _change(self, http: Layer) -> None:
         """Put what HTTP asks for in force. What ends or is taken back is not refused, so nothing else is checked."""

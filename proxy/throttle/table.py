@@ -15,11 +15,11 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from weir.proxy.config.reader import ConfigError, read, read_table, shown, struct_fields
-from weir.proxy.config.tables import Cluster, LeaseTable, QuotaTable, ThrottleTable, TopicName, TopicThrottle
+from weir.proxy.config.tables import Cluster, QuotaTable, ThrottleTable, TopicName, TopicThrottle
 from weir.proxy.config.throttle import check_throttle
+from weir.proxy.expiry import LEASE_KEY, read_lease
 from weir.quota.layers import (
     EVERYTHING,
-    FOREVER,
     HTTP,
     EffectiveThrottle,
     Entry,
@@ -29,6 +29,7 @@ from weir.quota.layers import (
     Path,
     Source,
     Value,
+    ended_leases,
     hidden_by,
     merge,
     next_expiry,
@@ -37,7 +38,6 @@ from weir.quota.throttled_replicas import ThrottledReplicas
 
 SOURCES_KEY = "sources"
 LAYERS_KEY = "layers"
-LEASE_KEY = "lease"
 
 TOPICS_PER_SLICE = 10
 """Topics read in about 1 ms, if each has two lists of ten replicas."""
@@ -111,14 +111,8 @@ class LayeredThrottle:
 
     def expire(self) -> list[Lease]:
         """Drop expired entries, and put those below them in force. Returns the leases that have ended."""
-        now = self._clock()
-        ended = {
-            entry.lease
-            for layer in self._layers.values()
-            for entry in layer.entries.values()
-            if entry.lease.expires_at <= now
-        }
-        self._put({source: _without_expired(layer, now) for source, layer in self._layers.items()})
+        ended = ended_leases(self._layers.values(), self._clock())
+        self._put({source: layer.without(ended) for source, layer in self._layers.items()})
         return sorted(ended)
 
     def next_expiry(self) -> float:
@@ -157,10 +151,7 @@ class LayeredThrottle:
     async def _read(self, body: object) -> tuple[dict[Path, Entry], Lease]:
         if not isinstance(body, Mapping):
             raise ConfigError("body", f"must be a JSON object, not {shown(body)}")
-        lease = FOREVER
-        if (wanted := body.get(LEASE_KEY)) is not None:
-            asked = read_table(LeaseTable, wanted, LEASE_KEY)
-            lease = Lease(self._clock() + asked.seconds, asked.owner, asked.reason)
+        lease = read_lease(body, self._clock())
         return await _read(body, lease, self._cluster), lease
 
     def _put(self, layers: dict[Source, Layer]) -> None:
@@ -251,10 +242,6 @@ def _table_of(effective: EffectiveThrottle) -> ThrottleTable:
 
 def _layer_of_file(table: ThrottleTable) -> Layer:
     return Layer("file", {path: Entry(value) for path, value in _settings(table)})
-
-
-def _without_expired(layer: Layer, now: float) -> Layer:
-    return Layer(layer.source, {path: entry for path, entry in layer.entries.items() if now < entry.lease.expires_at})
 
 
 def _plain_entry(path: Path, entry: Entry, now: float) -> dict[str, Any]:
