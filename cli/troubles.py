@@ -13,6 +13,7 @@ LAYER_WORDS: Final = {"file": "the file's throttle", "kafka": "Kafka's own throt
 
 _WHERE: Final = "docs/operations.md"
 _MOST_NAMED: Final = 3
+_SECTIONS: Final = {"samples_lost": "weirsamplesdropped", "saturated": "weirsidecarsaturated"}  # others: weirtrouble
 
 
 def sentences(replies: Sequence[Reply]) -> Iterator[str]:
@@ -25,8 +26,7 @@ def sentences(replies: Sequence[Reply]) -> Iterator[str]:
         yield f"No sidecar tells of itself: none runs, or none is reached from here ({_WHERE}#weirsidecardown)."
     for status in answered:
         for kind, sentence in status.get("troubles", {}).items():
-            section = "weirsamplesdropped" if kind == "samples_lost" else "weirtrouble"
-            yield f"Broker {status['broker_id']}: {sentence} ({_WHERE}#{section})."
+            yield f"Broker {status['broker_id']}: {sentence} ({_WHERE}#{_SECTIONS.get(kind, 'weirtrouble')})."
         hidden = status.get("hidden_by_http", {})
         told = [f"{_some(hidden[layer])} of {words}" for layer, words in LAYER_WORDS.items() if layer in hidden]
         if told:

@@ -186,6 +186,7 @@ class Sidecar:
         if self.config.admin.without_tokens and not self.config.admin.listen.is_loopback:
             effect = "it has no authentication: whoever reaches it can change the throttle"
             self.log.warning("admin_not_on_loopback", listen=self.admin_address, effect=effect)
+        self.process.load.start()
         self._cluster.start()
         self.history.start()
         self.exchange.start()
@@ -209,6 +210,7 @@ class Sidecar:
     async def close(self) -> None:
         """Close everything at once. May be called in any state, and more than once."""
         self._state = "closed"
+        self.process.load.close()
         self.history.close()
         self._key_watch.close()
         self._upstreams.close()
@@ -291,6 +293,7 @@ class Sidecar:
             "not_ready": not_ready,
             "uptime_seconds": round(self._clock() - self._started_at, 1),
             "admin": str(self.admin_address),
+            "event_loop": self.process.load.as_plain(),
             "troubles": self.troubles(),
             "digests": self._digests(),
             "topic_ids_unknown": self.process.topic_names.unknown_count,

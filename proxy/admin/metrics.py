@@ -11,6 +11,7 @@ from typing import Any, Literal
 from weir.proxy.admin.exposition import Family
 from weir.proxy.admin.partition_metrics import partition_families
 from weir.proxy.export.stats import ExportStats
+from weir.proxy.loop_load import LoopLoad
 from weir.proxy.relay.admission import KNOWN_REFUSALS
 from weir.proxy.relay.stats import OTHER_PEERS, RelayStats
 from weir.quota.throttle import Throttle
@@ -62,6 +63,7 @@ class ProcessStats:
     reload_refused: str | None = None
     """Why the file was refused when it was loaded last; None where it was not."""
     export: ExportStats = field(default_factory=ExportStats)
+    load: LoopLoad = field(default_factory=LoopLoad)
 
 
 def families(sides: Sequence[SideSource], process: ProcessStats, *, by_partition: bool = True) -> Iterator[Family]:
@@ -77,6 +79,20 @@ def families(sides: Sequence[SideSource], process: ProcessStats, *, by_partition
         "Whether GET /readyz is answered with 200, as of the last 10 s.",
         (),
         [((), int(process.is_ready))],
+    )
+    yield Family(
+        "weir_event_loop_busy_ratio",
+        "gauge",
+        "The share of the last 10 s in which the event loop worked, or waited for a core to work on.",
+        (),
+        [((), process.load.busy)],
+    )
+    yield Family(
+        "weir_event_loop_late_seconds",
+        "gauge",
+        "How late the event loop calls back: the 99th percentile of the last 10 s.",
+        (),
+        [((), process.load.late_seconds)],
     )
     yield _counted(
         "weir_config_reloads", "Reloads of the file, by result.", "result", process.reloads, ("ok", "refused")

@@ -15,7 +15,7 @@ from weir.proxy.admin.metrics import ProcessStats
 FULL: Final = 0.9
 """A table of the kernel that is filled to this part counts as full: it fills in seconds."""
 
-KINDS: Final = ("config_refused", "conntrack_full", "samples_lost")
+KINDS: Final = ("config_refused", "conntrack_full", "samples_lost", "saturated")
 RUNBOOK: Final = "docs/operations.md#weirtrouble"
 
 _NETFILTER: Final = Path("/proc/sys/net/netfilter")
@@ -54,6 +54,11 @@ def troubles(process: ProcessStats, *, captures: bool) -> dict[str, str]:
         found["conntrack_full"] = (
             f"the kernel tracks {tracked.tracked} connections of {tracked.most} at most, and drops the packets of those"
             " above: raise net.netfilter.nf_conntrack_max"
+        )
+    if (load := process.load).is_saturated:
+        found["saturated"] = (
+            f"the sidecar is the bottleneck: its event loop works {load.busy:.0%} of the time, and calls back"
+            f" {load.late_seconds * 1000:.0f} ms late (p99)"
         )
     return found
 

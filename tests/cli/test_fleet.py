@@ -218,7 +218,10 @@ def test_status_tells_of_troubles_and_of_settings_that_differ(
     capsys: pytest.CaptureFixture[str], admins: list[Admin], both: list[str]
 ) -> None:
     told = {**made_up_status(leader=side()), "digests": {"limits": "a", "quotas": "c"}}
-    say(admins[0], {**told, "troubles": {"config_refused": "the file was refused", "samples_lost": "x"}})
+    say(
+        admins[0],
+        {**told, "troubles": {"config_refused": "the file was refused", "samples_lost": "x", "saturated": "y"}},
+    )
     say(
         admins[1],
         {
@@ -232,6 +235,7 @@ def test_status_tells_of_troubles_and_of_settings_that_differ(
     out = capsys.readouterr().out
     assert "Broker 1: the file was refused (docs/operations.md#weirtrouble)." in out
     assert "Broker 1: x (docs/operations.md#weirsamplesdropped)." in out
+    assert "Broker 1: y (docs/operations.md#weirsidecarsaturated)." in out
     assert "The limits of these brokers' sidecars differ: 1; 2 (docs/operations.md#weirunlikesettings)." in out
     assert "The quotas of" not in out
     assert (

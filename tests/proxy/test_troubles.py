@@ -53,7 +53,7 @@ def test_refused_file_is_a_trouble_until_one_is_taken() -> None:
     assert set(told(sidecar).values()) == {0}
     sidecar.reload_refused(ValueError("quota.x: is unknown"))
     assert sidecar.troubles()["config_refused"].endswith("holds: quota.x: is unknown")
-    assert told(sidecar) == {"config_refused": 1, "conntrack_full": 0, "samples_lost": 0}
+    assert told(sidecar) == {"config_refused": 1, "conntrack_full": 0, "samples_lost": 0, "saturated": 0}
     sidecar.reload(parse_config(FILE))
     assert sidecar.troubles() == {}
 

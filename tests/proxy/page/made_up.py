@@ -100,6 +100,8 @@ def status(**sides: Any) -> dict[str, Any]:
         "ready": True,
         "not_ready": [],
         "uptime_seconds": 93_784.0,
+        "event_loop": {"busy": 0.123, "late_seconds": 0.001},
+        "troubles": {},
         "topic_ids_unknown": 0,
         "fleet": True,
         "settings": {LEADER_RATE: {"value": 5 * MB, "source": "http", "ends_in_seconds": 4325.0}},
