@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from weir.proxy.config.tables import Limits
 from weir.proxy.log import EventLog
-from weir.proxy.relay.admission import Admission, connections_with, descriptors_for
+from weir.proxy.relay.admission import DESCRIPTORS_EACH, Admission, connections_with, descriptors_for
 from weir.proxy.relay.buffers import BufferPool
 from weir.proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY, FetchMemory
 from weir.proxy.relay.side import Side, SideThrottle
 from weir.proxy.relay.stats import RelayStats
+from weir.proxy.relay.tls_ends import TlsEnds
 from weir.proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from weir.proxy.tls.stats import TlsStats
 
@@ -18,11 +19,13 @@ from weir.proxy.tls.stats import TlsStats
 class Bounds:
     """Makes the sides. They share memory, connections and turns of the event loop.
 
-    `descriptors` is how many files the process may have open; None: as many as it likes. `clock` gives monotonic
-    seconds.
+    `descriptors` is how many files the process may have open; None: as many as it likes. `each`: how many a connection
+    takes. `clock` gives monotonic seconds.
     """
 
-    def __init__(self, log: EventLog, clock: Callable[[], float], descriptors: int | None) -> None:
+    def __init__(
+        self, log: EventLog, clock: Callable[[], float], descriptors: int | None, each: int = DESCRIPTORS_EACH
+    ) -> None:
         self.admission = Admission()
         self._fetch_memory = FetchMemory()
         self._pool = BufferPool()
@@ -31,9 +34,10 @@ class Bounds:
         self._log = log
         self._clock = clock
         self._descriptors = descriptors
+        self._each = each
 
-    def new_side(self, throttle: SideThrottle, stats: RelayStats, tls: TlsStats) -> Side:
-        """Return a side that counts in `stats`, and its handshakes in `tls`."""
+    def new_side(self, throttle: SideThrottle, stats: RelayStats, tls: TlsStats, ends: TlsEnds | None = None) -> Side:
+        """Return a side that counts in `stats`, and in `tls` its handshakes, which `ends` does."""
         side = Side(
             throttle,
             stats,
@@ -44,6 +48,7 @@ class Bounds:
             turns=self._turns,
             tls=tls,
             admission=self.admission,
+            ends=ends,
         )
         self._relays.append(side)
         return side
@@ -58,12 +63,12 @@ class Bounds:
             relay.first_requests.seconds = limits.first_request_seconds
         self.admission.most = limits.max_connections
         self.admission.most_from_address = limits.max_connections_per_address
-        needed = descriptors_for(limits.max_connections)
+        needed = descriptors_for(limits.max_connections, self._each)
         if self._descriptors is not None and self._descriptors < needed:
-            self.admission.most = connections_with(self._descriptors)
+            self.admission.most = connections_with(self._descriptors, self._each)
             self._log.warning(
                 "too_few_open_files",
-                reason=f"limits.max_connections is {limits.max_connections}, and each connection takes two open files",
+                reason=f"limits.max_connections is {limits.max_connections}, and each takes {self._each} open files",
                 allowed=self._descriptors,
                 needed=needed,
                 effect=f"at most {self.admission.most} connections are let in; ulimit -n or LimitNOFILE= allows more",

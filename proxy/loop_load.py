@@ -80,11 +80,16 @@ class LoopLoad:
     @property
     def is_saturated(self) -> bool:
         """Whether what passes has to wait for the loop."""
-        return self.busy >= SATURATED_BUSY or self.late_seconds >= SATURATED_LATE_SECONDS
+        return is_saturated(self.busy, self.late_seconds)
 
     def as_plain(self) -> dict[str, float]:
         """Return it as the status shows it."""
         return {"busy": round(self.busy, 3), "late_seconds": round(self.late_seconds, 4)}
+
+
+def is_saturated(busy: float, late_seconds: float) -> bool:
+    """Return whether what passes has to wait for such a loop."""
+    return busy >= SATURATED_BUSY or late_seconds >= SATURATED_LATE_SECONDS
 
 
 def worked_by_this_thread() -> float:

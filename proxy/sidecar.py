@@ -46,6 +46,7 @@ from weir.proxy.limits.stage import LimitStage
 from weir.proxy.listeners import ListenError, named, new_listeners, route_status
 from weir.proxy.log import EventLog, configure_logging, innermost_frame
 from weir.proxy.network import Network
+from weir.proxy.relay.admission import DESCRIPTORS_EACH, DESCRIPTORS_EACH_WITH_WORKERS
 from weir.proxy.relay.listener import Listener
 from weir.proxy.relay.replica_sources import Addresses
 from weir.proxy.relay.side import Side
@@ -56,6 +57,7 @@ from weir.proxy.shares.metrics import share_families
 from weir.proxy.throttle.table import LayeredThrottle, sides_by_hand
 from weir.proxy.tls.live_keys import KeyWatch
 from weir.proxy.tls.stats import TlsStats
+from weir.proxy.tls_workers.pool import TlsWorkers
 from weir.proxy.upstream_watch import UpstreamWatch
 from weir.quota.layers import Layer
 from weir.quota.removed_replicas import RemovedReplicas
@@ -84,7 +86,8 @@ class Sidecar:
     ) -> None:
         self.config = config
         self.log = EventLog()
-        self._bounds = Bounds(self.log, clock, descriptors)
+        each = DESCRIPTORS_EACH_WITH_WORKERS if config.tls_workers else DESCRIPTORS_EACH
+        self._bounds = Bounds(self.log, clock, descriptors, each)
         topic_names = TopicNames(clock)
         self.process = ProcessStats(version, topic_names)
         self.polls = PollStats()
@@ -96,12 +99,14 @@ class Sidecar:
         self._admin_keys = None if config.admin.tls is None else AdminKeys(config.admin.tls, strict=config.strict_tls)
         admin_keys = () if self._admin_keys is None else self._admin_keys.all_keys
         self._key_watch = KeyWatch([*self._route_keys.all_keys, *admin_keys], self._tls, self.log, self._keys_changed)
+        self.tls_workers = TlsWorkers(config.tls_workers, self._route_keys.all_keys, self.log)
+        self.process.worker_loads = self.tls_workers.loads
         for side in SIDES:
             settings = throttle_settings(config, config.throttle, side)
             throttle = Throttle(side, config.broker_id, clock, settings, topic_names=topic_names)
             stats = RelayStats(side)
             self.sides.append(SideSource(throttle, stats))
-            self._relays[side] = self._bounds.new_side(throttle, stats, self._tls)
+            self._relays[side] = self._bounds.new_side(throttle, stats, self._tls, self.tls_workers)
         self._network = Network(config)
         self._facts = ClusterFacts([side.throttle for side in self.sides], self._relays.values())
         self.limits = LimitStage(clock, self.log, topic_names.name_of)
@@ -168,6 +173,7 @@ class Sidecar:
 
         ListenError names the address that is not available; CaptureError says what a capture lacks.
         """
+        self.tls_workers.start()
         try:
             for route, listener in new_listeners(self.config, self._route_keys, self._relays, self._clock):
                 await self._listen(listener, route)
@@ -225,6 +231,7 @@ class Sidecar:
             self.capture.close()
         if self._exporter is not None:
             await self._exporter.close()  # after the connections: the last sample then has everything that they moved
+        await self.tls_workers.close()
         await self._admin.stop()
 
     def reload(self, config: Config) -> None:
@@ -265,6 +272,7 @@ class Sidecar:
         await self._key_watch.check()
 
     def _keys_changed(self) -> None:
+        self.tls_workers.keys_changed()
         for listener in self.listeners:
             if listener.stand_ins is not None:
                 listener.stand_ins.try_again()
@@ -316,7 +324,8 @@ class Sidecar:
             self.process.is_captured = self.capture.is_in
         polled = poll_families(self.polls, self._clock())
         limited, shares = limit_families(self.limits), share_families(self.exchange)
-        secured = tls_families(self._tls, self._key_watch.seconds_left()) if self._key_watch.all_keys else ()
+        watched = self._key_watch
+        secured = tls_families(self._tls, watched.seconds_left(), self.tls_workers) if watched.all_keys else ()
         sides = families(self.sides, self.process, by_partition=self.config.admin.partition_series)
         own = chain(sides, self._upstreams.families(), trouble_families(self.troubles(), self._digests()))
         return render(chain(own, limited, polled, shares, secured), accept)

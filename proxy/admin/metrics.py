@@ -64,6 +64,8 @@ class ProcessStats:
     """Why the file was refused when it was loaded last; None where it was not."""
     export: ExportStats = field(default_factory=ExportStats)
     load: LoopLoad = field(default_factory=LoopLoad)
+    worker_loads: Callable[[], Sequence[tuple[float, float]]] = tuple
+    """Returns the same of each process that does TLS: its busy share, and how late it calls back (seconds)."""
 
 
 def families(sides: Sequence[SideSource], process: ProcessStats, *, by_partition: bool = True) -> Iterator[Family]:

@@ -11,6 +11,7 @@ import msgspec
 
 from weir.proxy.admin.exposition import Family
 from weir.proxy.admin.metrics import ProcessStats
+from weir.proxy.loop_load import is_saturated
 
 FULL: Final = 0.9
 """A table of the kernel that is filled to this part counts as full: it fills in seconds."""
@@ -55,11 +56,14 @@ def troubles(process: ProcessStats, *, captures: bool) -> dict[str, str]:
             f"the kernel tracks {tracked.tracked} connections of {tracked.most} at most, and drops the packets of those"
             " above: raise net.netfilter.nf_conntrack_max"
         )
-    if (load := process.load).is_saturated:
-        found["saturated"] = (
-            f"the sidecar is the bottleneck: its event loop works {load.busy:.0%} of the time, and calls back"
-            f" {load.late_seconds * 1000:.0f} ms late (p99)"
-        )
+    loads = {"its event loop": (process.load.busy, process.load.late_seconds)}
+    loads |= {f"its TLS worker {number}": load for number, load in enumerate(process.worker_loads())}
+    for who, (busy, late) in loads.items():
+        if is_saturated(busy, late):
+            found["saturated"] = (
+                f"the sidecar is the bottleneck: {who} works {busy:.0%} of the time, and calls back"
+                f" {late * 1000:.0f} ms late (p99)"
+            )
     return found
 
 

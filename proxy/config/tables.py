@@ -343,3 +343,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     def strict_tls(self) -> bool:
         """Whether certificates have to keep to RFC 5280; by default they are judged as Kafka's Java judges them."""
         return self.tls is not None and self.tls.strict is True
+
+    @property
+    def tls_workers(self) -> int:
+        """How many processes end and begin TLS of routes; 0: this one does."""
+        return 0 if self.tls is None else self.tls.workers or 0

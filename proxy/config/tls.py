@@ -75,17 +75,20 @@ class PeersTlsTable(ClientTlsTable, frozen=True, kw_only=True):
 class SidecarTlsTable(KeyTable, frozen=True, kw_only=True):
     """TLS between sidecars, around what their brokers speak. `allowed_names` are those in sidecars' certificates.
 
-    `strict` says how all certificates are judged, whoever shows them. The table may have it alone.
+    `strict` says how all certificates are judged, whoever shows them. `workers` processes end and begin all TLS of
+    routes; 0: this one. The table may have these two alone.
     """
 
     allowed_names: tuple[NamePattern, ...] = ()
     mode: Literal["prefer", "require"] = "prefer"
     strict: bool | None = None
+    workers: Annotated[int, Meta(ge=0, le=64)] | None = None
 
     @property
     def is_between_sidecars(self) -> bool:
-        """Whether it asks for TLS between sidecars, and does not only say how certificates are judged."""
-        return self.strict is None or msgspec.structs.replace(self, strict=None) != SidecarTlsTable()
+        """Whether it asks for TLS between sidecars, and does not only say how TLS is done."""
+        rest = msgspec.structs.replace(self, strict=None, workers=None)
+        return rest == self or rest != SidecarTlsTable()
 
 
 class AdminTlsTable(KeyTable, frozen=True, kw_only=True):

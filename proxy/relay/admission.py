@@ -22,18 +22,21 @@ BROKERS_PART: Final = 8
 DESCRIPTORS_EACH: Final = 2
 """The client's connection, and the one to its upstream."""
 
+DESCRIPTORS_EACH_WITH_WORKERS: Final = 4
+"""Beside them the plaintext of both, whose TLS worker processes have."""
+
 _OTHER_DESCRIPTORS: Final = 256
 """What the process has open beside them: listeners, admin HTTP, the cluster's connections, files."""
 
 
-def descriptors_for(connections: int) -> int:
+def descriptors_for(connections: int, each: int = DESCRIPTORS_EACH) -> int:
     """Return how many open files a process needs for so many connections."""
-    return connections * DESCRIPTORS_EACH + _OTHER_DESCRIPTORS
+    return connections * each + _OTHER_DESCRIPTORS
 
 
-def connections_with(descriptors: int) -> int:
+def connections_with(descriptors: int, each: int = DESCRIPTORS_EACH) -> int:
     """Return how many connections a process with so many open files can have."""
-    return max(1, (descriptors - _OTHER_DESCRIPTORS) // DESCRIPTORS_EACH)
+    return max(1, (descriptors - _OTHER_DESCRIPTORS) // each)
 
 
 class Admission:

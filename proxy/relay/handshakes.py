@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
@@ -13,10 +12,9 @@ from typing import Any, Final, TypeVar
 from weir.proxy.config.address import Address
 from weir.proxy.log import EventLog
 from weir.proxy.relay.connect import set_options
-from weir.proxy.relay.tls_transport import TlsTransport
+from weir.proxy.relay.tls_ends import Here, TlsEnds, Wanted, readable
 from weir.proxy.relay.transport import TcpTransport, Transport
 from weir.proxy.tls.ends import TlsClient, TlsServer
-from weir.proxy.tls.names import fits, names_in
 from weir.proxy.tls.results import HandshakeFailed, failed_by
 from weir.proxy.tls.stats import Peer, TlsStats
 from weir.quota.settings import SideName
@@ -32,11 +30,10 @@ PLAINTEXT_SECONDS: Final = 60.0
 """For how long an upstream that did not speak TLS is not asked again, where TLS is only preferred."""
 
 _TLS_BEGINS: Final = b"\x16"  # ContentType handshake. A Kafka frame that begins so would have 369 MB.
-_MOST_NAMES_SHOWN: Final = 5
 
 
 class Handshakes:
-    """Those of one side. `seconds` is the time that each has; `clock` gives monotonic seconds."""
+    """Those of one side. `seconds` is the time that each has; `clock` gives monotonic seconds; `ends` does them."""
 
     def __init__(
         self,
@@ -46,8 +43,10 @@ class Handshakes:
         clock: Callable[[], float],
         seconds: float = HANDSHAKE_SECONDS,
         most: int = MOST_HANDSHAKES,
+        ends: TlsEnds | None = None,
     ) -> None:
         self.seconds = seconds
+        self._ends = Here() if ends is None else ends
         self.stats = stats
         self._side = side
         self._log = log
@@ -96,8 +95,9 @@ class Handshakes:
         """
         if not client.falls_back or self._plaintext_until.get(address, 0.0) <= self._clock():
             connection = await open_socket()
+            wanted = Wanted(client.keys, client.server_name or address.host, client.allowed_names)
             try:
-                return await self._counted("upstream", address, self._connect(connection, address, client))
+                return await self._counted("upstream", address, self._ends.open(connection, wanted))
             except HandshakeFailed as error:
                 if not client.falls_back or error.result not in ("not_tls", "closed", "timeout"):
                     raise
@@ -112,30 +112,7 @@ class Handshakes:
         if not await _begins_with_tls(client):
             raise HandshakeFailed("not_tls", "the client does not speak TLS, which this listener requires")
         set_options(client)
-        wrapped = server.keys.keys.context.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
-        return await self._shaken(wrapped, server.allowed_names)
-
-    async def _connect(self, connection: socket.socket, address: Address, client: TlsClient) -> Transport:
-        name = client.server_name or address.host
-        try:
-            wrapped = client.keys.keys.context.wrap_socket(
-                connection, server_hostname=name, do_handshake_on_connect=False
-            )
-        except BaseException:
-            connection.close()
-            raise
-        return await self._shaken(wrapped, client.allowed_names)
-
-    async def _shaken(self, wrapped: ssl.SSLSocket, allowed_names: tuple[str, ...] | None) -> Transport:
-        try:
-            await _shake_hands(wrapped)
-            if allowed_names is not None and not fits(certificate := wrapped.getpeercert(), allowed_names):
-                names = ", ".join(names_in(certificate)[:_MOST_NAMES_SHOWN])
-                raise HandshakeFailed("wrong_name", f"allowed_names has none of the certificate's names: {names}")
-            return TlsTransport(wrapped)
-        except BaseException:
-            wrapped.close()
-            raise
+        return await self._ends.open(client, Wanted(server.keys, None, server.allowed_names))
 
     async def _counted(self, peer: Peer, name: object, handshake: Awaitable[T]) -> T:
         try:
@@ -164,40 +141,10 @@ _TOO_MANY: Final = "it gave way to a newer one, as too many were under way"
 
 async def _begins_with_tls(client: socket.socket) -> bool:
     """Wait for a client's first byte, and look at it without taking it."""
-    await _ready(client.fileno(), for_read=True)
+    await readable(client.fileno())
     first = b""
     with contextlib.suppress(OSError):
         first = client.recv(1, socket.MSG_PEEK)
     if not first:
         raise HandshakeFailed("closed", _NOTHING_CAME)
     return first == _TLS_BEGINS
-
-
-async def _shake_hands(wrapped: ssl.SSLSocket) -> None:
-    while True:
-        try:
-            wrapped.do_handshake()
-            return
-        except ssl.SSLWantReadError:
-            for_read = True
-        except ssl.SSLWantWriteError:
-            for_read = False
-        await _ready(wrapped.fileno(), for_read=for_read)
-
-
-async def _ready(descriptor: int, *, for_read: bool) -> None:
-    """Wait until a socket may be read, or may be written to."""
-    loop = asyncio.get_running_loop()
-    add, remove = (loop.add_reader, loop.remove_reader) if for_read else (loop.add_writer, loop.remove_writer)
-    ready: asyncio.Future[None] = loop.create_future()
-    add(descriptor, _set, ready)
-    try:
-        await ready
-    finally:
-        with contextlib.suppress(OSError, ValueError):
-            remove(descriptor)
-
-
-def _set(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)

@@ -18,7 +18,6 @@ from weir.proxy.relay.link import Link
 from weir.proxy.relay.replica_sources import ReplicaSources
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stand_in import StandIn, StandIns
-from weir.proxy.relay.tls_transport import TlsTransport
 from weir.proxy.relay.transport import TcpTransport, Transport
 from weir.proxy.tls.ends import TlsClient, TlsServer
 from weir.proxy.tls.results import HandshakeFailed
@@ -208,8 +207,8 @@ class Listener:
             open_socket = partial(self._reach, upstream)
             return near, await self.relay.handshakes.connect(open_socket, upstream.address, tls)
         except BaseException:
-            if isinstance(near, TlsTransport):
-                near.close()  # the client's own socket, which `_connected` closes, is no longer this one
+            if not isinstance(near, TcpTransport):
+                near.close()  # the client's own socket, which `_connected` closes, may be no longer this one
             raise
 
     async def _meet(self, client: socket.socket, host: str, upstream: Upstream) -> tuple[Transport, TlsClient | None]:

@@ -23,6 +23,7 @@ from weir.proxy.relay.open_link import OpenLink
 from weir.proxy.relay.outcomes import Hold, RequestGate
 from weir.proxy.relay.stats import RelayStats
 from weir.proxy.relay.throttle_faults import ThrottleFaults
+from weir.proxy.relay.tls_ends import TlsEnds
 from weir.proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from weir.proxy.tls.stats import TlsStats
 from weir.quota.fetch.decisions import Decision
@@ -81,6 +82,7 @@ class Side:
 
     `pool`, `fetch_memory`, `turns`, `tls` and `admission` may be shared by both sides. `fetch_size_limit` (bytes),
     `connect_seconds` and `new_gate`, which makes what may hold a link's other requests, count for new connections.
+    `ends` does their handshakes; None: this process.
     """
 
     throttle: SideThrottle
@@ -95,13 +97,14 @@ class Side:
     new_gate: Callable[[OpenLink], RequestGate] | None = None
     tls: TlsStats = field(default_factory=TlsStats)
     admission: Admission = field(default_factory=Admission)
+    ends: TlsEnds | None = None
     held: HeldFetches = field(init=False)
     handshakes: Handshakes = field(init=False)
     first_requests: FirstRequests = field(init=False)
     throttle_faults: ThrottleFaults = field(init=False)
 
     def __post_init__(self) -> None:
-        self.handshakes = Handshakes(self.stats.side, self.tls, self.log, self.clock)
+        self.handshakes = Handshakes(self.stats.side, self.tls, self.log, self.clock, ends=self.ends)
         self.first_requests = FirstRequests(self.clock)
         self.throttle_faults = ThrottleFaults(self.clock)
         self.held = HeldFetches(self.stats, next_in_line=self.throttle.next_in_line, clock=self.clock)

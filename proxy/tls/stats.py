@@ -21,6 +21,7 @@ HandshakeResult = Literal[
     "closed",
     "timeout",
     "too_many",
+    "worker_ended",
     "other",
 ]
 """How a handshake ended.
@@ -31,11 +32,12 @@ HandshakeResult = Literal[
 - `not_tls`: the peer does not speak TLS.
 - `refused_by_peer`: the peer said that it does not take this end's certificate, or something else of it.
 - `too_many`: it gave way to a newer one, as too many were under way.
+- `worker_ended`: the worker process that did it ended.
 """
 
 KNOWN_RESULTS: Final[tuple[HandshakeResult, ...]] = (
     *("ok", "certificate_expired", "unknown_ca", "no_certificate", "wrong_name", "not_strict", "version"),
-    *("not_tls", "refused_by_peer", "closed", "timeout", "too_many", "other"),
+    *("not_tls", "refused_by_peer", "closed", "timeout", "too_many", "worker_ended", "other"),
 )
 
 Peer = Literal["client", "upstream"]

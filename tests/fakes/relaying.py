@@ -27,7 +27,11 @@ from weir.proxy.relay.side import Side
 from weir.proxy.relay.stand_in import stand_ins
 from weir.proxy.relay.stats import RelayStats
 from weir.proxy.tls.ends import TlsClient, TlsServer
+from weir.proxy.tls_workers.pool import TlsWorkers
 from weir.quota.fetch.decisions import Decision, Forward, Hold
+
+tls_workers = 0
+"""How many processes do TLS, where a test does not say it itself."""
 
 DEADLINE_SECONDS = 5.0
 """What should happen at once must not take longer, however busy the machine."""
@@ -262,6 +266,7 @@ class Relaying:
         self.later = 0.0
         """Seconds that the relay's clock is ahead."""
         self.listener: Listener
+        self.workers: TlsWorkers
         self._peers: list[Peer] = []
 
     @property
@@ -299,9 +304,9 @@ class Relaying:
         await self.until(lambda: self.stats.held > held_before)
         return client, broker
 
-    async def until(self, condition: Callable[[], object]) -> None:
+    async def until(self, condition: Callable[[], object], seconds: float = DEADLINE_SECONDS) -> None:
         """Wait until `condition` holds."""
-        async with asyncio.timeout(DEADLINE_SECONDS):
+        async with asyncio.timeout(seconds):
             while not condition():  # noqa: ASYNC110 - what is waited for happens in a kernel or a callback
                 await asyncio.sleep(0.001)
 
@@ -347,12 +352,16 @@ async def relaying(
     tls: TlsServer | None = None,
     upstream_tls: TlsClient | None = None,
     stands_in: bool = False,
+    workers: int | None = None,
 ) -> AsyncIterator[Relaying]:
     """Run a relay; at the end all it borrowed is back, all it counted is closed, and the relay itself had no bug."""
     broker = socket.create_server(("127.0.0.1", 0))
     broker.setblocking(False)
     throttle, pool = ScriptedThrottle(), PoisonedPool()
     with logged() as (log, lines):
+        count = tls_workers if workers is None else workers
+        ends = TlsWorkers(count, [one.keys for one in (tls, upstream_tls) if one is not None], log)
+        ends.start()
         relay = Side(
             throttle,
             RelayStats("leader"),
@@ -361,8 +370,11 @@ async def relaying(
             fetch_size_limit=fetch_size_limit,
             connect_seconds=connect_seconds,
             clock=lambda: time.monotonic() + running.later,
+            ends=ends,
         )
         running = Relaying(relay, pool, throttle, broker, lines)
+        running.workers = ends
+        await running.until(lambda: all(worker.is_ready for worker in ends.workers), 30)
         upstream = Upstream(running.upstream, peer, tls=upstream_tls)
         trials = stand_ins(tls, upstream_tls, relay) if stands_in else None
         running.listener = Listener(relay, Address("127.0.0.1", 0), upstream, tls=tls, stand_ins=trials)
@@ -374,5 +386,7 @@ async def relaying(
             running.listener.abort()
             running.close_peers()
             await running.until(lambda: relay.stats.connections == 0)
+            await running.until(lambda: not any(worker.handed for worker in ends.workers), 30)
+            await ends.close()
         assert (pool.lent, relay.fetch_memory.total) == ([], 0)
         assert len(relay.held) == relay.stats.held == 0

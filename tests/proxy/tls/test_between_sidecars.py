@@ -13,6 +13,7 @@ from tests.proxy.tls.securing import BROKER, FOLLOWER, Keys, secure_broker, secu
 from weir.proxy.relay.handshakes import PLAINTEXT_SECONDS
 
 ON_BOTH_LOOPS = True
+WITH_WORKERS = True
 
 NAMES = (BROKER, FOLLOWER)
 

@@ -18,6 +18,8 @@ from tests.proxy.tls.securing import BROKER, FOLLOWER, Keys, SecurePeer, secure_
 from weir.proxy.tls.keys import load_client_keys
 from weir.proxy.tls.stats import HandshakeResult
 
+WITH_WORKERS = True
+
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:

@@ -11,6 +11,7 @@ from tests.protocol.wire import request, response
 from tests.proxy.tls.securing import FOLLOWER, Keys, secure_broker, secure_client
 
 ON_BOTH_LOOPS = True
+WITH_WORKERS = True
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from weir.proxy.tls.keys import load_client_keys, load_server_keys
 from weir.proxy.tls.live_keys import LiveKeys
 
 ON_BOTH_LOOPS = True
+WITH_WORKERS = True
 
 
 @pytest.fixture

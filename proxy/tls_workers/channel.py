@@ -1,0 +1,102 @@
+"""The socket between a sidecar and a worker: messages, with descriptors beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+_MOST_BYTES: Final = 2**16
+_MOST_DESCRIPTORS: Final = 2
+_IN_A_ROW: Final = 64
+
+Message = TypeVar("Message")
+
+
+class Channel(Generic[Message]):
+    """One end of it, a SOCK_SEQPACKET socket. `ended` is called once, when the other process is gone.
+
+    Who is given descriptors owns them.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        kinds: Any,
+        received: Callable[[Message, list[int]], None],
+        ended: Callable[[], None],
+    ) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._decoder = msgspec.msgpack.Decoder(kinds)
+        self._received = received
+        self._ended = ended
+        self._loop = asyncio.get_running_loop()
+        self._unsent: deque[bytes] = deque()
+        self.is_open = True
+        self._loop.add_reader(connection, self.read)
+
+    def send(self, message: Any, descriptors: Sequence[int] = ()) -> None:
+        """Send a message, later where the other process does not take it now.
+
+        With descriptors it is now or never: BlockingIOError. Raises OSError where the other process is gone.
+        """
+        data = msgspec.msgpack.encode(message)
+        if descriptors:
+            if self._unsent:
+                raise BlockingIOError
+            socket.send_fds(self._connection, [data], descriptors)
+            return
+        self._unsent.append(data)
+        self._flush()
+
+    def read(self) -> None:
+        """Take what has come."""
+        for _ in range(_IN_A_ROW):
+            if not self.is_open:
+                return
+            try:
+                data, descriptors, _, _ = socket.recv_fds(self._connection, _MOST_BYTES, _MOST_DESCRIPTORS)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                data, descriptors = b"", []
+            if not data:
+                self.close()
+                self._ended()
+                return
+            try:
+                message = self._decoder.decode(data)
+            except msgspec.DecodeError:  # of another version: the program was replaced under a sidecar that runs
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                continue
+            self._received(message, descriptors)
+
+    def close(self) -> None:
+        """End it; the other process is told."""
+        if self.is_open:
+            self.is_open = False
+            self._loop.remove_reader(self._connection)
+            self._loop.remove_writer(self._connection)
+            self._connection.close()
+
+    def _flush(self) -> None:
+        while self._unsent and self.is_open:
+            try:
+                self._connection.send(self._unsent[0])
+            except (BlockingIOError, InterruptedError):
+                self._loop.add_writer(self._connection, self._flush)
+                return
+            except OSError:
+                self._unsent.clear()  # `read` meets the end
+                break
+            self._unsent.popleft()
+        with contextlib.suppress(OSError, ValueError):
+            self._loop.remove_writer(self._connection)

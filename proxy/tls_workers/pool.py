@@ -1,0 +1,261 @@
+"""A sidecar's workers: started, given connections and keys, and started again where one ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from weir.proxy.log import EventLog
+from weir.proxy.relay.tls_ends import Here, Wanted
+from weir.proxy.relay.transport import Transport
+from weir.proxy.tls.keys import ClientAuth, Keys
+from weir.proxy.tls.live_keys import LiveKeys
+from weir.proxy.tls.results import HandshakeFailed
+from weir.proxy.tls_workers.channel import Channel
+from weir.proxy.tls_workers.messages import (
+    MOST_LINKS,
+    Broken,
+    Closed,
+    FromWorker,
+    KeysRefused,
+    LoadKeys,
+    Open,
+    Ready,
+    Shaken,
+    SharedCounts,
+)
+from weir.proxy.tls_workers.transport import Handed, WorkerTransport
+
+FIRST_PAUSE_SECONDS: Final = 1.0
+LONGEST_PAUSE_SECONDS: Final = 30.0
+"""Before a worker is started again that ended: twice as long each time, unless it ran for longer than that."""
+
+_END_SECONDS: Final = 3.0
+
+_CLIENT_AUTH: Final[dict[ssl.VerifyMode, ClientAuth]] = {
+    ssl.CERT_NONE: "none",
+    ssl.CERT_OPTIONAL: "requested",
+    ssl.CERT_REQUIRED: "required",
+}
+
+
+class TlsWorkers:
+    """So many workers, from `start` to `close`: a `TlsEnds`. Where none takes a connection, TLS is done here."""
+
+    def __init__(self, count: int, all_keys: Sequence[LiveKeys], log: EventLog) -> None:
+        self._here = Here()
+        self._keys = {keys: number for number, keys in enumerate(all_keys)}
+        self._log = log
+        self.ended = 0
+        """How many have ended, and should not have."""
+        self.workers = [_Worker(number, self._tell, self._ended) for number in range(count)]
+        self._restarts: dict[_Worker, asyncio.TimerHandle] = {}
+
+    def start(self) -> None:
+        """Start them. They take connections as soon as they have their keys."""
+        for worker in self.workers:
+            worker.start()
+
+    async def close(self) -> None:
+        """Let them deliver what they have, and end."""
+        for restart in self._restarts.values():
+            restart.cancel()
+        await asyncio.gather(*(worker.close() for worker in self.workers))
+
+    def keys_changed(self) -> None:
+        """Give them the keys that were loaded."""
+        for worker in self.workers:
+            if worker.is_ready:
+                worker.tell_keys(self._keys)
+
+    async def open(self, connection: socket.socket, wanted: Wanted) -> Transport:
+        """Have the worker do a handshake that has the fewest connections."""
+        ready = [worker for worker in self.workers if worker.is_ready and worker.free]
+        if ready and wanted.keys in self._keys:
+            worker = min(ready, key=lambda one: len(one.handed))
+            worker.tell_keys(self._keys)
+            opened = await worker.open(connection, self._keys[wanted.keys], wanted)
+            if opened is not None:
+                return opened
+        return await self._here.open(connection, wanted)
+
+    def loads(self) -> list[tuple[float, float]]:
+        """Return each one's share of time that it works, and how late it calls back (p99, seconds)."""
+        return [(0.0, 0.0) if worker.counts is None else worker.counts.load() for worker in self.workers]
+
+    def _tell(self, event: str, number: int, reason: str) -> None:
+        self._log.fault(event, f"worker {number}", reason=reason, effect="the keys before stay in use there")
+
+    def _ended(self, worker: _Worker, reason: str) -> None:
+        self.ended += 1
+        pause = worker.pause()
+        effect = f"its connections break, and come back; it is started again in {pause:g} s"
+        self._log.fault("tls_worker_ended", f"worker {worker.number}", reason=reason, effect=effect)
+        self._restarts[worker] = asyncio.get_running_loop().call_later(pause, worker.start)
+
+
+class _Worker:
+    """One of them."""
+
+    def __init__(
+        self, number: int, tell: Callable[[str, int, str], None], ended: Callable[[_Worker, str], None]
+    ) -> None:
+        self.number = number
+        self.is_ready = False
+        self.handed: dict[int, Handed] = {}
+        self.free: list[int] = []
+        self.counts: SharedCounts | None = None
+        self._tell = tell
+        self._ended = ended
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel[FromWorker] | None = None
+        self._told: dict[LiveKeys, Keys] = {}
+        self._started_at = 0.0
+        self._pause = FIRST_PAUSE_SECONDS
+
+    def start(self) -> None:
+        """Start the process."""
+        self._reap()
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.counts = SharedCounts()
+        passed = (its.fileno(), self.counts.descriptor)
+        command = (sys.executable, "-m", "weir.proxy.tls_workers.worker", *map(str, passed))
+        self._started_at = asyncio.get_running_loop().time()
+        self.free = list(range(MOST_LINKS - 1, -1, -1))
+        self._told.clear()
+        self._channel = Channel(ours, FromWorker, self._received, self._channel_ended)
+        try:
+            self._process = subprocess.Popen(command, pass_fds=passed, stdin=subprocess.DEVNULL)  # noqa: S603
+        except OSError as error:
+            self._channel.close()
+            self._ended(self, f"it cannot be started: {error}")
+        finally:
+            its.close()
+            self.counts.shared()
+
+    def pause(self) -> float:
+        """Return for how long to wait before it is started again."""
+        ran = asyncio.get_running_loop().time() - self._started_at
+        self._pause = FIRST_PAUSE_SECONDS if ran > LONGEST_PAUSE_SECONDS else self._pause
+        now, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+        return now
+
+    def tell_keys(self, all_keys: dict[LiveKeys, int]) -> None:
+        """Tell of keys that it does not have."""
+        for keys, number in all_keys.items():
+            if self._channel is not None and self._told.get(keys) is not keys.keys:
+                self._told[keys] = keys.keys
+                context = keys.keys.context
+                auth = _CLIENT_AUTH[context.verify_mode] if _accepts(context) else None
+                self._channel.send(LoadKeys(number, keys.files, auth, context.check_hostname))
+
+    async def open(self, connection: socket.socket, keys: int, wanted: Wanted) -> WorkerTransport | None:
+        """Hand a connection over, and wait for its handshake. None: none began, and the connection is as it was."""
+        assert self._channel is not None and self.counts is not None  # noqa: S101
+        ours, its = socket.socketpair()
+        ours.setblocking(False)
+        its.setblocking(False)
+        number = self.free.pop()
+        handed = self.handed[number] = Handed(number, asyncio.get_running_loop().create_future())
+        message = Open(number, keys, wanted.server_name, wanted.allowed_names)
+        try:
+            self._channel.send(message, (connection.fileno(), its.fileno()))
+        except OSError:  # it does not take any more now, or has ended
+            ours.close()
+            del self.handed[number]
+            self.free.append(number)
+            return None
+        finally:
+            its.close()
+        try:
+            await handed.shaken
+        except _NotBegun:
+            ours.close()
+            return None
+        except BaseException:
+            ours.close()
+            connection.close()
+            raise
+        return WorkerTransport(ours, connection, handed, self.counts.taken, self._channel.read)
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of the process so far."""
+        with contextlib.suppress(OSError, ValueError, IndexError, AttributeError):
+            told = Path(f"/proc/{self._process.pid}/schedstat").read_text()  # type: ignore[union-attr]
+            return int(told.split()[0]) / 1e9
+        return 0.0
+
+    async def close(self) -> None:
+        """Let it end."""
+        self.is_ready = False
+        if self._channel is not None:
+            self._channel.close()
+        if self._process is not None:
+            try:
+                await asyncio.to_thread(self._process.wait, _END_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._reap()
+
+    def _received(self, message: FromWorker, _: list[int]) -> None:
+        if isinstance(message, Ready):
+            self.is_ready = True
+        elif isinstance(message, KeysRefused):
+            self._tell("tls_keys_refused", self.number, message.reason)
+        elif isinstance(message, Closed):
+            if self.handed.pop(message.link, None) is not None:
+                self.free.append(message.link)
+        elif (handed := self.handed.get(message.link)) is not None:
+            if isinstance(message, Broken):
+                handed.broken = message.reason
+            else:
+                _settle(handed, message)
+
+    def _channel_ended(self) -> None:
+        self.is_ready = False
+        status = None if self._process is None else _status(self._process)
+        for handed in self.handed.values():
+            handed.worker_ended = True
+            if not handed.shaken.done():
+                handed.shaken.set_exception(HandshakeFailed("worker_ended", "the worker that did it ended"))
+        self.handed.clear()
+        self._ended(self, f"exit status {status}")
+
+    def _reap(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        self.counts = None
+
+
+class _NotBegun(Exception):
+    """A worker has not begun a handshake, for want of keys or descriptors."""
+
+
+def _settle(handed: Handed, message: Shaken) -> None:
+    if handed.shaken.done():
+        return  # who waited has given up
+    if message.result == "ok":
+        handed.shaken.set_result(None)
+    elif message.result is None:
+        handed.shaken.set_exception(_NotBegun())
+    else:
+        handed.shaken.set_exception(HandshakeFailed(message.result, message.reason))
+
+
+def _accepts(context: ssl.SSLContext) -> bool:
+    return context.protocol == ssl.PROTOCOL_TLS_SERVER
+
+
+def _status(process: subprocess.Popen[bytes]) -> int | None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(0.05)
+    return None

@@ -1,0 +1,131 @@
+"""A connection whose TLS a worker has: plaintext over a socketpair, and a second descriptor of the connection itself.
+
+The kernel is asked about the connection by that one, as of TLS in this process: what its peer has not acknowledged, and
+whether it is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from weir.protocol.response_scanner import Buffer
+from weir.proxy.relay.transport import TcpTransport, has_hung_up, unacknowledged
+
+
+@dataclass(slots=True)
+class Handed:
+    """What is known of a connection that a worker has. `shaken` is set when the handshake ended."""
+
+    number: int
+    shaken: asyncio.Future[None]
+    broken: str | None = None
+    """Why TLS failed after the handshake."""
+    worker_ended: bool = False
+
+
+class WorkerTransport:
+    """A `Transport` over it.
+
+    `taken` returns how many of the bytes sent TLS has taken; `hear` takes what the worker has said, now.
+    """
+
+    __slots__ = ("_connection", "_handed", "_has_finished", "_hear", "_plain", "_sent", "_taken", "tells_again")
+
+    def __init__(
+        self,
+        plain: socket.socket,
+        connection: socket.socket,
+        handed: Handed,
+        taken: Callable[[int], int],
+        hear: Callable[[], None],
+    ) -> None:
+        self._plain = TcpTransport(plain)
+        self._connection = connection
+        self._handed = handed
+        self._taken = taken
+        self._hear = hear
+        self._sent = 0
+        self._has_finished = False
+        self.tells_again: bool = self._plain.tells_again
+
+    def receive_into(self, buffer: memoryview, size: int = 0, /) -> int:
+        """Read what the worker has decrypted."""
+        try:
+            received = self._plain.receive_into(buffer, size)
+        except ConnectionResetError as error:
+            raise self._failure() or error from None
+        if not received and (failure := self._failure()) is not None:
+            raise failure
+        return received
+
+    def send(self, data: Buffer, /) -> int:
+        """Send to the worker."""
+        try:
+            sent = self._plain.send(data)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise self._failure() or error from None
+        self._sent += sent
+        return sent
+
+    def send_many(self, data: Sequence[Buffer], /) -> int:
+        """Send to the worker."""
+        try:
+            sent = self._plain.send_many(data)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise self._failure() or error from None
+        self._sent += sent
+        return sent
+
+    def finish(self) -> None:
+        """Have the worker say farewell."""
+        self._has_finished = True
+        self._plain.finish()
+
+    def is_gone(self) -> bool:
+        """Ask the kernel: TLS may have said farewell where TCP has not."""
+        return has_hung_up(self._connection.fileno()) or self._plain.is_gone()
+
+    def unacknowledged(self) -> int:
+        """Return what is on its way to TLS, and what the kernel has of the connection.
+
+        In this order: what moves meanwhile counts twice, not never.
+        """
+        return self._sent - self._taken(self._handed.number) + unacknowledged(self._connection.fileno())
+
+    def watch_reads(self, callback: Callable[[], None]) -> None:
+        """Watch the plaintext."""
+        self._plain.watch_reads(callback)
+
+    def unwatch_reads(self) -> None:
+        """Stop watching."""
+        self._plain.unwatch_reads()
+
+    def watch_sends(self, callback: Callable[[], None]) -> None:
+        """Watch the plaintext."""
+        self._plain.watch_sends(callback)
+
+    def unwatch_sends(self) -> None:
+        """Stop watching."""
+        self._plain.unwatch_sends()
+
+    def close(self) -> None:
+        """Let go. The worker delivers what it has, and closes the connection."""
+        self._plain.close()
+        self._connection.close()
+
+    def _failure(self) -> OSError | None:
+        """Return what ended the connection; None where its peer did, in an orderly way."""
+        self._hear()
+        if self._handed.broken is not None:
+            return ssl.SSLError(1, self._handed.broken)
+        if self._handed.worker_ended:
+            return ConnectionResetError("the worker with its TLS ended")
+        poll = select.poll()
+        poll.register(self._plain.connection, 0)
+        has_let_go = any(events & select.POLLHUP for _, events in poll.poll(0))
+        return ConnectionResetError("the connection broke") if has_let_go and not self._has_finished else None
