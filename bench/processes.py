@@ -24,7 +24,9 @@ START_SECONDS = 60.0
 def running(*command: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process that ends with the block."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # else what is asked to end would leave the process behind
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **environment})
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **environment}
+    )
     try:
         yield process
     finally:
@@ -34,8 +36,9 @@ def running(*command: str, **environment: str) -> Iterator[subprocess.Popen[byte
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
 
 
 @contextlib.contextmanager

@@ -185,12 +185,17 @@ class _Worker:
             raise
         return WorkerTransport(ours, connection, handed, self.counts.taken, self._channel.read)
 
+    @property
+    def pid(self) -> int | None:
+        """The process's; None while there is none."""
+        return None if self._process is None else self._process.pid
+
     def cpu_seconds(self) -> float:
         """Return the CPU time of the process so far."""
-        with contextlib.suppress(OSError, ValueError, IndexError, AttributeError):
-            told = Path(f"/proc/{self._process.pid}/schedstat").read_text()  # type: ignore[union-attr]
-            return int(told.split()[0]) / 1e9
-        return 0.0
+        try:
+            return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0]) / 1e9
+        except (OSError, ValueError):
+            return 0.0
 
     async def close(self) -> None:
         """Let it end."""

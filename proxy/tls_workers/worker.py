@@ -96,6 +96,8 @@ class Worker:
             self.channel.send(Closed(message.link))
             return
         connection, plain = (socket.socket(fileno=descriptor) for descriptor in descriptors)
+        for end in (connection, plain):
+            end.setblocking(False)  # else Python takes them for blocking ones, whatever the kernel has
         shaking = shaken(connection, context, message.server_name, message.allowed_names)
         task = asyncio.get_running_loop().create_task(shaking)
         self._shaking[task] = message, plain

@@ -1,0 +1,180 @@
+"""Worker processes that do TLS: who dies takes its connections along and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.relaying import Relaying, relaying, round_trip
+from tests.protocol.wire import request, response
+from tests.proxy.tls.securing import FOLLOWER, Keys, secure_broker, secure_client
+from weir.proxy.relay.transport import Transport
+from weir.proxy.tls_workers import pool
+from weir.proxy.tls_workers.transport import WorkerTransport
+
+ON_BOTH_LOOPS = True
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    return Keys(tmp_path_factory.mktemp("keys"))
+
+
+def pids(relay: Relaying) -> list[int]:
+    return [worker.pid for worker in relay.workers.workers if worker.pid is not None]
+
+
+@contextlib.contextmanager
+def away(name: str) -> Iterator[None]:
+    """A file is not there."""
+    path = Path(name)
+    path.rename(f"{name}.away")
+    yield
+    Path(f"{name}.away").rename(path)
+
+
+def ends(relay: Relaying) -> list[Transport]:
+    """Both ends of the only link."""
+    [link] = relay.listener.links
+    return [link._client, link._upstream]
+
+
+async def test_ends_of_a_link_are_with_two_workers(keys: Keys) -> None:
+    async with relaying(tls=keys.server(), upstream_tls=keys.client(), workers=2) as relay:
+        client = await secure_client(relay, keys, keys.follower)
+        broker = await secure_broker(relay, keys)
+        await round_trip(client, broker, 1)
+        assert [type(end) for end in ends(relay)] == [WorkerTransport, WorkerTransport]
+        assert [len(worker.handed) for worker in relay.workers.workers] == [1, 1]
+        assert all(worker.cpu_seconds() > 0 for worker in relay.workers.workers)
+
+
+async def test_pipelined_answers_pass_whole_by_one_worker(keys: Keys) -> None:
+    """What is decrypted while the sidecar does not read, and encrypted while the client does not."""
+    async with relaying(tls=keys.server(), upstream_tls=keys.client(), workers=1) as relay:
+        client = await secure_client(relay, keys, keys.follower)
+        broker = await secure_broker(relay, keys)
+        body = bytes(500_000)
+        for first in range(0, 40, 4):
+            numbers = range(first, first + 4)
+            await client.send(b"".join(request(3, 0, number) for number in numbers))
+            await broker.expect(b"".join(request(3, 0, number) for number in numbers))
+            sending = asyncio.create_task(broker.send(b"".join(response(number, body) for number in numbers)))
+            await client.expect(b"".join(response(number, body) for number in numbers))
+            await sending
+
+
+async def test_worker_that_is_killed_takes_its_connections_and_is_started_again(
+    keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "FIRST_PAUSE_SECONDS", 0.05)
+    async with relaying(tls=keys.server(), workers=2) as relay:
+        clients = [await secure_client(relay, keys, keys.follower) for _ in range(2)]
+        brokers = [await relay.accept() for _ in clients]
+        for client, broker in zip(clients, brokers, strict=True):
+            await round_trip(client, broker, 1)
+        doomed = pids(relay)[0]
+        os.kill(doomed, signal.SIGKILL)
+        await relay.until(lambda: relay.stats.connections == 1)
+        await brokers[0].expect_end()
+        await clients[0].expect_end()
+        await round_trip(clients[1], brokers[1], 2)
+        assert relay.workers.ended == 1
+        [line] = relay.log.of("tls_worker_ended")
+        assert line["reason"] == "exit status -9"
+        again = await secure_client(relay, keys, keys.follower)  # by whom is there
+        await round_trip(again, await relay.accept(), 3)
+        await relay.until(lambda: all(worker.is_ready for worker in relay.workers.workers), 30)
+        assert doomed not in pids(relay)
+
+
+async def test_without_a_worker_that_lives_tls_is_done_here(keys: Keys) -> None:
+    async with relaying(tls=keys.server(), workers=1) as relay:
+        os.kill(pids(relay)[0], signal.SIGKILL)
+        await relay.until(lambda: relay.workers.ended)
+        client = await secure_client(relay, keys, keys.follower)
+        await round_trip(client, await relay.accept(), 1)
+        assert not isinstance(ends(relay)[0], WorkerTransport)
+
+
+async def test_sidecar_s_supervisor_stops_no_worker(keys: Keys) -> None:
+    """systemd sends SIGTERM to all processes of a unit, and what is open has to be drained first."""
+    async with relaying(tls=keys.server(), workers=1) as relay:
+        client = await secure_client(relay, keys, keys.follower)
+        broker = await relay.accept()
+        await round_trip(client, broker, 1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(pids(relay)[0], number)
+        await asyncio.sleep(0.1)
+        await round_trip(client, broker, 2)
+        assert not relay.workers.ended
+
+
+async def test_new_keys_are_those_of_the_next_connection(keys: Keys) -> None:
+    server = keys.server("none")
+    async with relaying(tls=server, workers=1) as relay:
+        first = await secure_client(relay, keys, None)
+        broker = await relay.accept()
+        old = first.connection.getpeercert(binary_form=True)
+        keys.broker = keys.authority.issue("broker-1.test")  # into the same files
+        assert server.keys.reload()
+        second = await secure_client(relay, keys, None)
+        assert second.connection.getpeercert(binary_form=True) != old
+        await round_trip(second, await relay.accept(), 1)
+        await round_trip(first, broker, 2)
+
+
+async def test_worker_that_cannot_read_its_keys_leaves_a_connection_as_it_is(keys: Keys) -> None:
+    """The sidecar has what the files were before."""
+    server = keys.server("none")
+    with away(server.keys.files.certificate or ""):
+        async with relaying(tls=server, workers=1) as relay:
+            client = await secure_client(relay, keys, None)
+            await round_trip(client, await relay.accept(), 1)
+            assert not isinstance(ends(relay)[0], WorkerTransport)
+            assert relay.log.of("tls_keys_refused")
+
+
+async def test_bytes_on_their_way_are_those_that_the_client_has_not_taken(keys: Keys) -> None:
+    """What quotas at a follower stand on: none of them is forgotten on the way through a worker."""
+    async with relaying(tls=keys.server(allowed_names=(FOLLOWER,)), workers=1) as relay:
+        client = await secure_client(relay, keys, keys.follower)
+        broker = await relay.accept()
+        await client.send(request(3, 0, 1))
+        await broker.expect(request(3, 0, 1))
+        body = bytes(3_000_000)
+        sending = asyncio.create_task(broker.send(response(1, body)))
+        await asyncio.sleep(0.5)
+        near = ends(relay)[0]
+        [link] = relay.listener.links
+        sent, on_way = link.from_upstream.pump.sent, near.unacknowledged()
+        assert isinstance(near, WorkerTransport)
+        arrived = sent - on_way  # in the kernel of the client, or lost
+        taken = await client.receive(arrived)
+        assert len(taken) >= arrived > 0, "nothing counts as arrived that has not"
+        assert on_way > 100_000, "a client that reads nothing has most of it still before it"
+        rest = len(response(1, body)) - len(taken)
+        assert len(await client.receive(rest)) == rest
+        await sending
+        await relay.until(lambda: near.unacknowledged() == 0)
+
+
+async def test_half_closed_client_still_gets_its_answer(keys: Keys) -> None:
+    async with relaying(tls=keys.server(), workers=1) as relay:
+        client = await secure_client(relay, keys, keys.follower)
+        broker = await relay.accept()
+        await client.send(request(3, 0, 1))
+        await broker.expect(request(3, 0, 1))
+        socket.socket.shutdown(client.connection, socket.SHUT_WR)  # SSLSocket's own gives TLS up
+        await broker.expect_end()
+        await broker.send(response(1))
+        await client.expect(response(1))
+        broker.close()
+        await client.expect_end()
