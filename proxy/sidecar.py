@@ -173,7 +173,7 @@ class Sidecar:
 
         ListenError names the address that is not available; CaptureError says what a capture lacks.
         """
-        self.tls_workers.start()
+        await self.tls_workers.start()
         try:
             for route, listener in new_listeners(self.config, self._route_keys, self._relays, self._clock):
                 await self._listen(listener, route)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from weir.proxy.log import EventLog
+from weir.proxy.relay.buffers import LARGE_BUFFER_SIZE
 from weir.proxy.relay.tls_ends import Here, Wanted
 from weir.proxy.relay.transport import Transport
 from weir.proxy.tls.keys import ClientAuth, Keys
@@ -37,7 +38,14 @@ FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 30.0
 """Before a worker is started again that ended: twice as long each time, unless it ran for longer than that."""
 
+START_SECONDS: Final = 10.0
+"""For how long a start waits for workers. Followers come at once, and their connections stay where they began."""
+
+WAIT_SECONDS: Final = 3.0
+"""For how long a connection waits while no worker is there; then its TLS is done here."""
+
 _END_SECONDS: Final = 3.0
+_POLL_SECONDS: Final = 0.05
 
 _CLIENT_AUTH: Final[dict[ssl.VerifyMode, ClientAuth]] = {
     ssl.CERT_NONE: "none",
@@ -58,10 +66,11 @@ class TlsWorkers:
         self.workers = [_Worker(number, self._tell, self._ended) for number in range(count)]
         self._restarts: dict[_Worker, asyncio.TimerHandle] = {}
 
-    def start(self) -> None:
-        """Start them. They take connections as soon as they have their keys."""
+    async def start(self) -> None:
+        """Start them, and wait until they take connections, or for START_SECONDS."""
         for worker in self.workers:
             worker.start()
+        await self._until(lambda: all(worker.is_ready for worker in self.workers), START_SECONDS)
 
     async def close(self) -> None:
         """Let them deliver what they have, and end."""
@@ -77,8 +86,9 @@ class TlsWorkers:
 
     async def open(self, connection: socket.socket, wanted: Wanted) -> Transport:
         """Have the worker do a handshake that has the fewest connections."""
-        ready = [worker for worker in self.workers if worker.is_ready and worker.free]
-        if ready and wanted.keys in self._keys:
+        if self.workers and wanted.keys in self._keys:
+            await self._until(lambda: bool(self._ready()), WAIT_SECONDS)
+        if wanted.keys in self._keys and (ready := self._ready()):
             worker = min(ready, key=lambda one: len(one.handed))
             worker.tell_keys(self._keys)
             opened = await worker.open(connection, self._keys[wanted.keys], wanted)
@@ -89,6 +99,14 @@ class TlsWorkers:
     def loads(self) -> list[tuple[float, float]]:
         """Return each one's share of time that it works, and how late it calls back (p99, seconds)."""
         return [(0.0, 0.0) if worker.counts is None else worker.counts.load() for worker in self.workers]
+
+    def _ready(self) -> list[_Worker]:
+        return [worker for worker in self.workers if worker.is_ready and worker.free]
+
+    async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
+        end = asyncio.get_running_loop().time() + seconds
+        while not condition() and asyncio.get_running_loop().time() < end:  # noqa: ASYNC110 - rare, and of many workers
+            await asyncio.sleep(_POLL_SECONDS)
 
     def _tell(self, event: str, number: int, reason: str) -> None:
         self._log.fault(event, f"worker {number}", reason=reason, effect="the keys before stay in use there")
@@ -160,8 +178,10 @@ class _Worker:
         """Hand a connection over, and wait for its handshake. None: none began, and the connection is as it was."""
         assert self._channel is not None and self.counts is not None  # noqa: S101
         ours, its = socket.socketpair()
-        ours.setblocking(False)
-        its.setblocking(False)
+        for end in (ours, its):
+            end.setblocking(False)
+            with contextlib.suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LARGE_BUFFER_SIZE)  # the kernel doubles it
         number = self.free.pop()
         handed = self.handed[number] = Handed(number, asyncio.get_running_loop().create_future())
         message = Open(number, keys, wanted.server_name, wanted.allowed_names)

@@ -361,7 +361,7 @@ async def relaying(
     with logged() as (log, lines):
         count = tls_workers if workers is None else workers
         ends = TlsWorkers(count, [one.keys for one in (tls, upstream_tls) if one is not None], log)
-        ends.start()
+        await ends.start()
         relay = Side(
             throttle,
             RelayStats("leader"),

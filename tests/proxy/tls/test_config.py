@@ -197,3 +197,11 @@ def test_password_is_in_no_sentence(authority: Authority, tmp_path: Path) -> Non
     error = refusal(f'{BASE}[ingress.tls]\nkeystore = "{issued.keystore}"\npassword_file = "{secret}"\n')
     assert "wr0ng" not in error.sentence()
     assert error.reason.endswith("is no PKCS12 file, or its password is wrong")
+
+
+def test_table_that_only_says_how_tls_is_done_asks_for_none_between_sidecars() -> None:
+    config = parse_config(f"{BASE}[tls]\nworkers = 2\nstrict = true\n")
+    assert (config.sidecar_tls, config.tls_workers, config.strict_tls) == (None, 2, True)
+    assert parse_config(BASE).tls_workers == 0
+    with pytest.raises(ConfigError, match="workers"):
+        parse_config(f"{BASE}[tls]\nworkers = 65\n")

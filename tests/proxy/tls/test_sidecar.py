@@ -63,9 +63,10 @@ def address_of(sidecar: Sidecar) -> Address:
     return sidecar.listeners[0].address
 
 
-async def test_two_sidecars_speak_tls_around_a_plaintext_broker_and_take_new_keys(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+async def test_two_sidecars_speak_tls_around_a_plaintext_broker_and_take_new_keys(tmp_path: Path, workers: int) -> None:
     keys = Keys(tmp_path)
-    table = f'ca = "{keys.authority.ca}"\nallowed_names = ["{BROKER}", "{FOLLOWER}"]\n'
+    table = f'workers = {workers}\nca = "{keys.authority.ca}"\nallowed_names = ["{BROKER}", "{FOLLOWER}"]\n'
     async with serving(answer) as (_, port):
         leaders = f'broker_id = 1\n[[ingress]]\nlisten = "127.0.0.1:0"\nupstream = "127.0.0.1:{port}"\n'
         leaders += f'[tls]\nkeystore = "{keys.broker.keystore}"\n{table}'
@@ -95,6 +96,7 @@ async def test_two_sidecars_speak_tls_around_a_plaintext_broker_and_take_new_key
                 assert 'weir_tls_handshakes_total{end="upstream",result="ok",side="follower"} 1.0' in shown
                 assert 'weir_tls_handshakes_total{end="upstream",result="wrong_name",side="follower"} 1.0' in shown
                 assert 'weir_tls_plaintext_total{side="follower"} 0.0' in shown
+                assert [one.cpu_seconds() > 0 for one in follower.tls_workers.workers] == [True] * workers
 
 
 @pytest.mark.parametrize("route", ["ingress", "egress"])

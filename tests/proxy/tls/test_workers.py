@@ -96,7 +96,21 @@ async def test_worker_that_is_killed_takes_its_connections_and_is_started_again(
         assert doomed not in pids(relay)
 
 
-async def test_without_a_worker_that_lives_tls_is_done_here(keys: Keys) -> None:
+async def test_connection_waits_for_the_worker_that_is_started_again(
+    keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(pool, "WAIT_SECONDS", 30.0)
+    async with relaying(tls=keys.server(), workers=1) as relay:
+        os.kill(pids(relay)[0], signal.SIGKILL)
+        await relay.until(lambda: relay.workers.ended)
+        client = await secure_client(relay, keys, keys.follower)
+        await round_trip(client, await relay.accept(), 1)
+        assert isinstance(ends(relay)[0], WorkerTransport)
+
+
+async def test_without_a_worker_that_lives_tls_is_done_here(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "WAIT_SECONDS", 0.1)
     async with relaying(tls=keys.server(), workers=1) as relay:
         os.kill(pids(relay)[0], signal.SIGKILL)
         await relay.until(lambda: relay.workers.ended)
