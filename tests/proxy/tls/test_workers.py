@@ -15,8 +15,9 @@ import pytest
 
 from tests.fakes.relaying import Relaying, relaying, round_trip
 from tests.protocol.wire import request, response
-from tests.proxy.tls.securing import FOLLOWER, Keys, secure_broker, secure_client
+from tests.proxy.tls.securing import BROKER, FOLLOWER, Keys, SecurePeer, secure_broker, secure_client
 from weir.proxy.relay.transport import Transport
+from weir.proxy.tls.keys import load_client_keys
 from weir.proxy.tls_workers import pool
 from weir.proxy.tls_workers.transport import WorkerTransport
 
@@ -100,11 +101,20 @@ async def test_connection_waits_for_the_worker_that_is_started_again(
     keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "FIRST_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(pool, "WAIT_SECONDS", 30.0)
+    monkeypatch.setattr(pool, "WAIT_SECONDS", 60.0)
     async with relaying(tls=keys.server(), workers=1) as relay:
         os.kill(pids(relay)[0], signal.SIGKILL)
         await relay.until(lambda: relay.workers.ended)
-        client = await secure_client(relay, keys, keys.follower)
+        relay.relay.handshakes.seconds = 60.0
+        context = load_client_keys(keys.files(keys.follower), checks_name=True).context
+        plain = (await relay.client()).connection
+        client = relay.keep(
+            SecurePeer(context.wrap_socket(plain, server_hostname=BROKER, do_handshake_on_connect=False))
+        )
+        with contextlib.suppress(ssl.SSLWantReadError):
+            client.connection.do_handshake()  # its first message
+        await relay.until(lambda: relay.workers.workers[0].is_ready, 60)
+        await client.shake_hands()
         await round_trip(client, await relay.accept(), 1)
         assert isinstance(ends(relay)[0], WorkerTransport)
 
