@@ -26,7 +26,8 @@ def sentences(replies: Sequence[Reply]) -> Iterator[str]:
     for status in answered:
         for kind, sentence in status.get("troubles", {}).items():
             section = "weirsamplesdropped" if kind == "samples_lost" else "weirtrouble"
-            yield f"Broker {status['broker_id']}: {sentence} ({_WHERE}#{section})."
+            who = "A sidecar" if status["broker_id"] is None else f"Broker {status['broker_id']}"
+            yield f"{who}: {sentence} ({_WHERE}#{section})."
         hidden = status.get("hidden_by_http", {})
         told = [f"{_some(hidden[layer])} of {words}" for layer, words in LAYER_WORDS.items() if layer in hidden]
         if told:

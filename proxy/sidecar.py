@@ -150,7 +150,14 @@ class Sidecar:
         self.capture = (
             None
             if config.capture is None
-            else Capture(config.capture, config.broker_id, self._relays, self.log, keys=self._route_keys)
+            else Capture(config.capture, config.broker_id, self._relays, self.log, keys=self._route_keys, clock=clock)
+        )
+        self._pause_ends = (
+            None
+            if self.capture is None
+            else Expiry(
+                "capture_pause_expired", self.capture.pause, self.process.expired, self.log, clock, "it captures again"
+            )
         )
         leader = self.sides[SIDES.index("leader")].throttle
         self._follower_quotas = FollowerQuotas(leader, self._broker_hosts, self._followers_changed, clock)
@@ -214,6 +221,8 @@ class Sidecar:
         self._upstreams.close()
         self._throttle_ends.close()
         self._limits_end.close()
+        if self._pause_ends is not None:
+            self._pause_ends.close()
         await self.exchange.close()
         await self._cluster.close()
         await self._addresses.close()
@@ -297,6 +306,7 @@ class Sidecar:
             "routes": [route_status(listener) | self._upstreams.status(listener) for listener in self.listeners],
             "fleet": self.fleet.is_known,
             "network": self._network.status(),
+            **({} if self.capture is None else {"capture": self._capture_status(self.capture)}),
             "hidden_by_http": self.throttle.hidden_by_http(),
             "settings": rate_settings(self.throttle.effective, now),
             "sides": {
@@ -320,7 +330,23 @@ class Sidecar:
 
     def troubles(self) -> dict[str, str]:
         """Return what is wrong with this sidecar itself, a sentence by its kind."""
-        return troubles(self.process, captures=self.capture is not None)
+        paused = None if self.capture is None else self.capture.pause.sentence()
+        return troubles(self.process, captures=self.capture is not None, paused=paused)
+
+    def pause_capture(self, asked: object | None) -> dict[str, Any]:
+        """Step out of the path until the lease that is `asked` for ends, or back in (None). Returns what holds then.
+
+        ConfigError: nothing is captured here, or the lease cannot be read.
+        """
+        if self.capture is None or self._pause_ends is None:
+            raise ConfigError("capture", "is not set: this sidecar listens, and only its end takes it out of the path")
+        pause = self.capture.pause
+        if asked is None:
+            pause.end()
+        else:
+            pause.begin(asked)
+        self._pause_ends.watch()
+        return pause.as_plain()
 
     def answer_about_shares(self, body: bytes) -> msgspec.Struct:
         """Answer another sidecar with which a rate is shared; ConfigError."""
@@ -344,6 +370,9 @@ class Sidecar:
 
     def _digests(self) -> dict[str, str]:
         return {"limits": digest(self._limited_by), "quotas": digest(self.throttle.table.quotas)}
+
+    def _capture_status(self, capture: Capture) -> dict[str, Any]:
+        return {"captured": capture.is_in, **capture.pause.as_plain()}
 
     def _tell_capture(self) -> None:
         if self.capture is not None:
