@@ -22,7 +22,7 @@ EXAMPLES: Final = {
         f"weir plan {_SIZES} --quota 50MB/s",
         "weir plan --broker 3 --bootstrap-server kafka1:9092 --network 10Gb/s --within 8h",
     ),
-    "webhook": ("weir webhook --sidecars sidecars.json --certificate tls.crt --key tls.key",),
+    "webhook": ("weir webhook --sidecar sidecar.json --certificate tls.crt --key tls.key",),
     "throttle show": ("weir throttle show --bootstrap-server kafka1:9092",),
     "throttle set": (
         "weir throttle set --leader-rate 10MB --for 2h --reason 'adding broker 4'",
