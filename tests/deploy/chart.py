@@ -1,4 +1,7 @@
-"""Renders deploy/helm/weir with Helm's own packages, which Go fetches and builds (the first time, for minutes)."""
+"""Renders deploy/helm/weir with Helm's packages, and applies its policy with Kubernetes' evaluator.
+
+Go fetches and builds them, which takes minutes the first time.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tests.deploy.manifests import Manifest
 
 HELM = DEPLOY / "helm"
 NAMESPACE = "prod"
-_RENDERER = Path(__file__).parent / "helm"
+_PROGRAMS = Path(__file__).parent / "helm"
 _BUILD_SECONDS = 900
 
 
@@ -33,7 +36,7 @@ def charted(values: str, minor: int = 36, **more: Any) -> list[Manifest]:
         json.dump(more, file)
         file.flush()
         paths = [str(HELM / "values" / f"{values}.yaml")] if values else []
-        command = [_renderer(), str(HELM / "weir"), NAMESPACE, str(minor), *paths, file.name]
+        command = [_built("."), str(HELM / "weir"), NAMESPACE, str(minor), *paths, file.name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ChartError(done.stderr)
@@ -46,7 +49,7 @@ def missing() -> str | None:
     if shutil.which("go") is None:
         return "go is not installed: Helm's packages render the chart"
     try:
-        _renderer()
+        _built(".")
     except subprocess.CalledProcessError as error:
         if (failed := re.search("dial tcp.*|no such host|i/o timeout", error.stderr)) is None:
             raise AssertionError(error.stderr) from error
@@ -56,11 +59,21 @@ def missing() -> str | None:
     return None
 
 
+def applied(policy: Manifest, *pods: Manifest) -> list[Manifest]:
+    """The pods as an API server creates them under a MutatingAdmissionPolicy. ChartError where it is refused."""
+    asked = json.dumps({"policy": policy, "pods": pods})
+    done = subprocess.run([_built("./policy")], input=asked, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ChartError(done.stderr)
+    changed: list[Manifest] = json.loads(done.stdout)
+    return changed
+
+
 @functools.cache
-def _renderer() -> str:
+def _built(package: str) -> str:
     folder = tempfile.mkdtemp(prefix="weir-helm-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    program = Path(folder, "render")
-    command = ["go", "build", "-o", str(program), "."]
-    subprocess.run(command, cwd=_RENDERER, capture_output=True, text=True, check=True, timeout=_BUILD_SECONDS)
-    return str(program)
+    program = str(Path(folder, "program"))
+    command = ["go", "build", "-o", program, package]
+    subprocess.run(command, cwd=_PROGRAMS, capture_output=True, text=True, check=True, timeout=_BUILD_SECONDS)
+    return program

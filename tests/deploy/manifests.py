@@ -18,9 +18,6 @@ KUBERNETES = DEPLOY / "kubernetes"
 VERSION = "1.36"
 Manifest = dict[str, Any]
 
-_OBJECT = re.compile(r"\b(?:Object(?:\.\w+)*|JSONPatch)\{")
-_NAME = re.compile(r'object\.metadata\.name(?: \+ "([^"]*)")?')
-
 
 def documents(path: Path) -> list[Manifest]:
     """The documents of a file of YAML."""
@@ -44,32 +41,6 @@ def rendered(folder: Path) -> Iterator[Manifest]:
 def validate(manifest: Manifest) -> None:
     """Check a manifest strictly, by the schemas of Kubernetes. Raises ValidationError, or SchemaNotFoundError."""
     kubernetes_validate.validate(manifest, VERSION, strict=True)
-
-
-def mutated(policy: Manifest, pod: Manifest) -> Manifest:
-    """Apply the one mutation of a MutatingAdmissionPolicy: a list of JSONPatch, each of which adds to a list.
-
-    The objects of these expressions are flow mappings of YAML once their types are taken out.
-    """
-    (mutation,) = policy["spec"]["mutations"]
-    _, _, patches = mutation["jsonPatch"]["expression"].partition("+\n[")
-    result = copy.deepcopy(pod)
-    for patch in yaml.load("[" + _OBJECT.sub("{", patches), yaml.CSafeLoader):
-        root, table, field, end = patch["path"].split("/")
-        assert (patch["op"], root, table, end) == ("add", "", "spec", "-")
-        result["spec"].setdefault(field, []).append(_named(patch["value"], pod["metadata"]["name"]))
-    return result
-
-
-def _named(node: Any, name: str) -> Any:
-    """Put the pod's name in the place of the expressions that stand for it, in everything below a node."""
-    if isinstance(node, dict):
-        return {key: _named(value, name) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_named(value, name) for value in node]
-    if isinstance(node, str) and (found := _NAME.fullmatch(node)) is not None:
-        return name + (found[1] or "")
-    return node
 
 
 def sidecar_of(pod: Manifest) -> Manifest:
