@@ -24,7 +24,7 @@ from weir.proxy.capture.requirements import CaptureError
 from weir.proxy.config.address import Address
 from weir.proxy.config.tables import DEFAULT_ADMIN, Config, ConfigError
 from weir.proxy.listeners import ListenError
-from weir.proxy.log import EventLog, configure_logging
+from weir.proxy.log import EventLog, close_log, configure_logging
 from weir.proxy.server import run_sidecar
 from weir.proxy.watchdog import Watchdog
 
@@ -52,7 +52,7 @@ def run_when_ready(path: Path, load: Load, version: str) -> int:
         try:
             config = checked() if failure is None else _Waiting(path, checked, version, failure).run()
             return 0 if config is None else run_sidecar(config, path, version)
-        except (ConfigError, ListenError, CaptureError) as error:
+        except Exception as error:  # a bug, too, may not keep a broker from starting
             if {"ingress", "egress"} & _tables(path).keys():
                 raise
             failure = error
@@ -69,7 +69,7 @@ class _Waiting:
         self._load = load
         self._version = version
         self._seconds = LOOK_SECONDS if isinstance(failure, ConfigError) else _AGAIN_SECONDS
-        self._reason = str(failure)
+        self._reason = _words(failure)
         self._log = EventLog()
 
     def run(self) -> Config | None:
@@ -77,8 +77,11 @@ class _Waiting:
         log = _tables(self._path).get("log")
         configure_logging(as_json=isinstance(log, dict) and log.get("json") is True, level="info")
         self._tell()
-        with asyncio.Runner() as runner:
-            return runner.run(self._run())
+        try:
+            with asyncio.Runner() as runner:
+                return runner.run(self._run())
+        finally:
+            close_log()  # its thread would keep the capabilities that `run_sidecar` gives up
 
     async def _run(self) -> Config | None:
         end, look = asyncio.Event(), asyncio.Event()
@@ -99,9 +102,9 @@ class _Waiting:
                         await look.wait()
                 try:
                     config = await asyncio.to_thread(self._load)
-                except ConfigError as error:
-                    if str(error) != self._reason:
-                        self._reason, self._seconds = str(error), LOOK_SECONDS
+                except Exception as error:  # noqa: BLE001 - as above
+                    if (reason := _words(error)) != self._reason:
+                        self._reason, self._seconds = reason, LOOK_SECONDS
                         self._tell()
                 else:
                     return None if end.is_set() else config
@@ -168,6 +171,10 @@ class _Waiting:
         yield Family("weir_ready", "gauge", "Whether GET /readyz is answered with 200.", (), [((), 0)])
         yield Family("weir_captured", "gauge", "Whether brokers' connections are captured now.", (), [((), 0)])
         yield trouble_family({_KIND: self._reason})
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, ConfigError | ListenError | CaptureError) else repr(error)
 
 
 def _set_all(*events: asyncio.Event) -> None:

@@ -127,3 +127,24 @@ def test_a_sidecar_that_lacks_nothing_runs(waiting: Waiting) -> None:
     waiting.start(waiting.text('[[ingress]]\nlisten = "127.0.0.1:0"\nupstream = "127.0.0.1:1"\n'), POD_NAME="kafka-3")
     assert waiting.status()["broker_id"] == 3
     assert waiting.status()["state"] == "serving"
+
+
+def test_a_bug_keeps_no_broker_from_starting(tmp_path: Path) -> None:
+    """What fails as nobody thought of is waited for too; each time another, so that each is told."""
+    (tmp_path / "weir.toml").write_text('[capture]\n[admin]\nlisten = "127.0.0.1:0"\n')
+    program = f"""
+import itertools, os, signal
+from pathlib import Path
+from weir.proxy import waiting
+waiting.LOOK_SECONDS = waiting._AGAIN_SECONDS = 0.1
+tries = itertools.count()
+def load():
+    if next(tries) == 3:
+        os.kill(os.getpid(), signal.SIGTERM)
+    raise RuntimeError("a bug")
+raise SystemExit(waiting.run_when_ready(Path({str(tmp_path / "weir.toml")!r}), load, "1"))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("event=not_started") == 1
+    assert "RuntimeError('a bug')" in done.stderr
