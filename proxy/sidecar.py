@@ -152,13 +152,6 @@ class Sidecar:
             if config.capture is None
             else Capture(config.capture, config.broker_id, self._relays, self.log, keys=self._route_keys, clock=clock)
         )
-        self._pause_ends = (
-            None
-            if self.capture is None
-            else Expiry(
-                "capture_pause_expired", self.capture.pause, self.process.expired, self.log, clock, "it captures again"
-            )
-        )
         leader = self.sides[SIDES.index("leader")].throttle
         self._follower_quotas = FollowerQuotas(leader, self._broker_hosts, self._followers_changed, clock)
         shared = (self._follower_quotas, self._limit_shares)
@@ -221,8 +214,6 @@ class Sidecar:
         self._upstreams.close()
         self._throttle_ends.close()
         self._limits_end.close()
-        if self._pause_ends is not None:
-            self._pause_ends.close()
         await self.exchange.close()
         await self._cluster.close()
         await self._addresses.close()
@@ -306,7 +297,7 @@ class Sidecar:
             "routes": [route_status(listener) | self._upstreams.status(listener) for listener in self.listeners],
             "fleet": self.fleet.is_known,
             "network": self._network.status(),
-            **({} if self.capture is None else {"capture": self._capture_status(self.capture)}),
+            **({} if self.capture is None else {"capture": self.capture.status()}),
             "hidden_by_http": self.throttle.hidden_by_http(),
             "settings": rate_settings(self.throttle.effective, now),
             "sides": {
@@ -338,14 +329,10 @@ class Sidecar:
 
         ConfigError: nothing is captured here, or the lease cannot be read.
         """
-        if self.capture is None or self._pause_ends is None:
+        if self.capture is None:
             raise ConfigError("capture", "is not set: this sidecar listens, and only its end takes it out of the path")
         pause = self.capture.pause
-        if asked is None:
-            pause.end()
-        else:
-            pause.begin(asked)
-        self._pause_ends.watch()
+        pause.end() if asked is None else pause.begin(asked)
         return pause.as_plain()
 
     def answer_about_shares(self, body: bytes) -> msgspec.Struct:
@@ -370,9 +357,6 @@ class Sidecar:
 
     def _digests(self) -> dict[str, str]:
         return {"limits": digest(self._limited_by), "quotas": digest(self.throttle.table.quotas)}
-
-    def _capture_status(self, capture: Capture) -> dict[str, Any]:
-        return {"captured": capture.is_in, **capture.pause.as_plain()}
 
     def _tell_capture(self) -> None:
         if self.capture is not None:

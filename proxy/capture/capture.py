@@ -7,7 +7,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from weir.lag.broker_ids import NO_BROKER
 from weir.proxy.capture.destination import original_destination
@@ -81,7 +81,7 @@ class Capture:
         self._failure: str | None = None
         self._running: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
-        self.pause = Pause(self._changed.set, clock)
+        self.pause = Pause(self._changed.set, log, clock)
 
     async def listen(self) -> list[Listener]:
         """Listen for captured connections, on free ports. Raises OSError; CaptureError for what the machine lacks."""
@@ -151,6 +151,10 @@ class Capture:
             return f"nothing is captured: {self._trial.trouble}"
         return None
 
+    def status(self) -> dict[str, Any]:
+        """Return whether new connections are captured, and whether it is paused."""
+        return {"captured": self.is_in, **self.pause.as_plain()}
+
     async def step_out(self) -> None:
         """Let all new connections pass beside this sidecar from now on; those that stand are the caller's to close."""
         if self._running is not None:
@@ -165,6 +169,7 @@ class Capture:
         if self._running is not None:
             self._running.cancel()
         self.is_in = False
+        self.pause.close()
         if self._filter is not None:
             self._filter.close()
 

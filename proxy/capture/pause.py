@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from weir.proxy.config.reader import ConfigError
-from weir.proxy.expiry import LEASE_KEY, read_lease
+from weir.proxy.expiry import LEASE_KEY, Expiry, read_lease
+from weir.proxy.log import EventLog
 from weir.quota.layers import Lease
 
 
 class Pause:
     """The pause of one capture. `changed` is called when it begins and ends; `clock` gives monotonic seconds."""
 
-    def __init__(self, changed: Callable[[], None], clock: Callable[[], float]) -> None:
+    def __init__(self, changed: Callable[[], None], log: EventLog, clock: Callable[[], float]) -> None:
         self.lease: Lease | None = None
         """Until when it is paused; None: it is not."""
         self._changed = changed
         self._clock = clock
+        self._ends = Expiry("capture_pause_expired", self, Counter(), log, clock, "it captures again")
 
     def begin(self, asked: object) -> None:
         """Pause, in place of a pause that is there. `asked` may have a `lease`; else ConfigError."""
@@ -29,6 +32,10 @@ class Pause:
     def end(self) -> None:
         """Capture again."""
         self._set(None)
+
+    def close(self) -> None:
+        """Await no lease's end any more."""
+        self._ends.close()
 
     def next_expiry(self) -> float:
         """Return when the pause ends by itself (clock seconds); inf where it does not."""
@@ -63,4 +70,5 @@ class Pause:
 
     def _set(self, lease: Lease | None) -> None:
         self.lease = lease
+        self._ends.watch()
         self._changed()

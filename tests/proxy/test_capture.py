@@ -27,6 +27,7 @@ from weir.proxy.config.load import parse_config
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.route_keys import RouteKeys
 from weir.proxy.config.tables import CaptureTable
+from weir.proxy.log import EventLog
 from weir.proxy.relay import stand_in
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stand_in import FAILURES
@@ -455,9 +456,9 @@ async def test_a_paused_capture_is_out_of_the_path_until_it_is_resumed() -> None
         assert capture.pause.sentence() is None
 
 
-def test_a_pause_ends_with_its_lease_and_tells_who_began_it() -> None:
+async def test_a_pause_ends_with_its_lease_and_tells_who_began_it() -> None:
     clock, changes = MovedClock(), []
-    pause = Pause(lambda: changes.append(1), clock)
+    pause = Pause(lambda: changes.append(1), EventLog(), clock)
     assert pause.next_expiry() == math.inf
     pause.begin({"lease": {"seconds": 600, "owner": "ann", "reason": "is it weir?"}})
     clock.move(100)
@@ -472,7 +473,7 @@ def test_a_pause_ends_with_its_lease_and_tells_who_began_it() -> None:
 
 @pytest.mark.parametrize("asked", [{"for": "10m"}, [], {"lease": {"seconds": 0}}, {"lease": 600}])
 def test_a_pause_that_cannot_be_read_changes_nothing(asked: object) -> None:
-    pause = Pause(lambda: pytest.fail("it has changed"), MovedClock())
+    pause = Pause(lambda: pytest.fail("it has changed"), EventLog(), MovedClock())
     with pytest.raises(ConfigError):
         pause.begin(asked)
     assert pause.lease is None
