@@ -79,27 +79,27 @@ def test_one_file_for_all_brokers_that_comes_late_and_a_pause(cluster: HostedClu
         with unharmed(cluster, "live", p99_seconds=15.0):  # connections are broken three times
             for sidecar in sidecars.all.values():
                 sidecar.start()
-                sidecar.wait_until("/healthz", 20)
+                sidecar.wait_until("/healthz", 60)
             assert sidecars.not_ready("weir.toml: cannot be read")
             assert all(passes_directly(cluster, broker) for broker in cluster.broker_ids)
             sidecars.write_config()
-            cluster.wait_for("the token is missing", lambda: sidecars.not_ready("token"), 20)
+            cluster.wait_for("the token is missing", lambda: sidecars.not_ready("token"), 60)
             sidecars.token.write_text("t" * 32)
             for sidecar in sidecars.all.values():
-                sidecar.wait_until("/readyz", 20)
-            cluster.wait_for("both in the path", sidecars.are_in, 20)
-            cluster.wait_for("links", lambda: _links(sidecars) > 0, 20)
+                sidecar.wait_until("/readyz", 60)
+            cluster.wait_for("both in the path", sidecars.are_in, 60)
+            cluster.wait_for("links", lambda: _links(sidecars) > 0, 60)
 
-            assert all(one["paused"] for one in sidecars.call("POST", "/v1/capture/pause", {"lease": {"seconds": 6}}))
-            cluster.wait_for("both out of the path", lambda: _links(sidecars) == 0, 5)
+            assert all(one["paused"] for one in sidecars.call("POST", "/v1/capture/pause", {"lease": {"seconds": 20}}))
+            cluster.wait_for("both out of the path", lambda: _links(sidecars) == 0, 15)
             assert all(told["troubles"] for told in sidecars.call("GET", "/v1/status"))
-            cluster.wait_for("both back when the lease ends", sidecars.are_in, 15)
+            cluster.wait_for("both back when the lease ends", sidecars.are_in, 60)
 
             sidecars.call("POST", "/v1/capture/pause")
             assert not sidecars.are_in()
             sidecars.call("POST", "/v1/capture/resume")
-            cluster.wait_for("both back when resumed", sidecars.are_in, 15)
-            cluster.wait_for("links again", lambda: _links(sidecars) > 0, 20)
+            cluster.wait_for("both back when resumed", sidecars.are_in, 60)
+            cluster.wait_for("links again", lambda: _links(sidecars) > 0, 60)
         log = sidecars.all[LEADER].log.read_text()
         assert "event=not_started" in log
         assert log.count("event=capture_paused") == 2
