@@ -53,7 +53,7 @@ from weir.proxy.relay.stats import RelayStats
 from weir.proxy.shares.exchange import Exchange
 from weir.proxy.shares.follower_quotas import FollowerQuotas
 from weir.proxy.shares.metrics import share_families
-from weir.proxy.throttle.table import LayeredThrottle, sides_by_hand
+from weir.proxy.throttle.table import LayeredThrottle, sides_by_hand, untold_throttle
 from weir.proxy.tls.live_keys import KeyWatch
 from weir.proxy.tls.stats import TlsStats
 from weir.proxy.upstream_watch import UpstreamWatch
@@ -168,6 +168,9 @@ class Sidecar:
 
         ListenError names the address that is not available; CaptureError says what a capture lacks.
         """
+        cluster, capture = self.config.cluster, self.config.capture
+        if cluster is not None and cluster.follow_throttles and (capture is None or capture.when == "always"):
+            self.throttle.follow(untold_throttle(self._clock()))  # before the first connection
         try:
             for route, listener in new_listeners(self.config, self._route_keys, self._relays, self._clock):
                 await self._listen(listener, route)
