@@ -81,8 +81,10 @@ spark: .venv/.installed .cache/spark-3.5/.installed
 	  --target $(@D) -r requirements-spark-3.5.lock
 	@touch $@
 
+# What fails there is run once more by itself: these tests time what brokers do, and two of them share two cores.
 integration: setup
-	$(BIN)/pytest -n 2 --dist loadfile -m "integration and not slow"
+	$(BIN)/pytest -n 2 --dist loadfile -m "integration and not slow" || \
+	  $(BIN)/pytest --last-failed --last-failed-no-failures none -m "integration and not slow"
 
 # Every bench/<name>.py that can be run by itself, then the tests that take minutes (5: there is none). All are run, and
 # the status tells at the end whether one of them missed what it must hold.

@@ -18,6 +18,7 @@ _PASSWORD_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _ESCAPE = re.compile(r"\\(u.{0,4}|.)", re.DOTALL)
 _HEXADECIMAL = re.compile(r"u[0-9a-fA-F]{4}")
+_FROM_DIRECTORY = re.compile(r"\$\{directory:([^:}]+):([^:}]+)\}")  # KIP-421, with Kafka's DirectoryConfigProvider
 _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _Value = TypeVar("_Value")
 
@@ -82,9 +83,9 @@ def client_options(properties: Mapping[str, str]) -> ClientProperties:
         elif name in _MAPPED:
             option, convert = _MAPPED[name]
             options[option] = _converted(name, value, convert)
-        elif name in _REFUSED:
+        elif name in _REFUSED and secured.get(_IN_FILES.get(name, "")) is None:
             raise PropertiesError(name, _REFUSED[name])
-        elif name not in _READ_BELOW:
+        elif name not in _READ_BELOW and name not in _IN_FILES:
             if name.startswith(("sasl.", "ssl.", "security.")):
                 raise PropertiesError(
                     name, "is not known here, and to leave it out could make the connection less safe"
@@ -126,7 +127,11 @@ def _sasl(properties: Mapping[str, str], protocol: str) -> dict[str, Any]:
 
 
 def _tls(properties: Mapping[str, str]) -> dict[str, Any]:
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {
+        option: str(Path(found[1], found[2]))
+        for name, option in _IN_FILES.items()
+        if (found := _FROM_DIRECTORY.fullmatch(properties.get(name, "").strip())) is not None
+    }
     for store, names in (("truststore", ("ssl_cafile",)), ("keystore", ("ssl_certfile", "ssl_keyfile"))):
         location = properties.get(f"ssl.{store}.location")
         if location is None:
@@ -138,7 +143,7 @@ def _tls(properties: Mapping[str, str]) -> dict[str, Any]:
             raise PropertiesError(
                 name, f"is {words}, which Java alone can read: {_TO_PEM[store]}, and give {kind_name}=PEM"
             )
-        if not Path(location.strip()).is_file():
+        if not Path(location.strip()).exists():
             raise PropertiesError(f"ssl.{store}.location", f"is {location.strip()}, and there is no such file")
         options |= dict.fromkeys(names, location.strip())
     if "ssl.key.password" in properties:
@@ -229,7 +234,12 @@ _TO_PEM: Final = {
     "keystore": "write it as PEM (keytool -importkeystore to a PKCS12 file, then openssl pkcs12 -nodes)",
 }
 
-_IN_A_FILE: Final = "cannot be used here: put the PEM text into a file, and give its"
+_IN_FILES: Final = {
+    "ssl.truststore.certificates": "ssl_cafile",
+    "ssl.keystore.certificate.chain": "ssl_certfile",
+    "ssl.keystore.key": "ssl_keyfile",
+}
+_IN_A_FILE: Final = "cannot be used here: put the PEM text into a file, and give ${directory:FOLDER:FILE}, or"
 _REFUSED: Final = {
     "ssl.truststore.certificates": f"{_IN_A_FILE} ssl.truststore.location",
     "ssl.keystore.certificate.chain": f"{_IN_A_FILE} ssl.keystore.location",

@@ -7,8 +7,10 @@ be trusted without the one that signed it.
 
 from __future__ import annotations
 
+import errno
 import ssl
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from weir.access.client_properties import PropertiesError
@@ -33,7 +35,7 @@ def properties_context(options: Mapping[str, Any], *, strict: bool = False) -> s
     context = client_context(strict=strict)
     try:
         if "ssl_cafile" in options:
-            context.load_verify_locations(options["ssl_cafile"])
+            trust(context, options["ssl_cafile"])
         else:
             context.load_default_certs()
     except (OSError, ValueError) as error:
@@ -45,11 +47,28 @@ def properties_context(options: Mapping[str, Any], *, strict: bool = False) -> s
         # without a callback a locked key would be asked for on the terminal
         password = options.get("ssl_password", "")
         try:
-            context.load_cert_chain(options["ssl_certfile"], options["ssl_keyfile"], lambda: password)
+            context.load_cert_chain(options["ssl_certfile"], options.get("ssl_keyfile"), lambda: password)
         except (OSError, ValueError) as error:
             reason = f"has no certificate with its key in PEM form, or ssl.key.password is wrong: {_reason(error)}"
             raise PropertiesError("ssl.keystore.location", reason) from error
     return context
+
+
+def trusted_files(path: str) -> tuple[str, ...]:
+    """Return the file itself, or all files `*.crt` and `*.pem` of a folder: of an authority's old and new key, say."""
+    folder = Path(path)
+    if not folder.is_dir():
+        return (path,)
+    return tuple(sorted(str(file) for file in folder.iterdir() if file.suffix in (".crt", ".pem")))
+
+
+def trust(context: ssl.SSLContext, path: str) -> None:
+    """Trust the certificates of a file, or of a folder's `trusted_files`. OSError where there is none."""
+    files = trusted_files(path)
+    if not files:
+        raise FileNotFoundError(errno.ENOENT, "the folder has no file *.crt or *.pem")
+    for file in files:
+        context.load_verify_locations(file)
 
 
 def refused_strictly(error: BaseException) -> bool:

@@ -1,17 +1,24 @@
-"""`weir capture show|remove`: the kernel's rules that lead brokers' connections through the sidecar."""
+"""`weir capture show|remove|pause|resume`: the rules of the kernel that lead connections through the sidecar."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
 from weir.cli import configured
 from weir.cli.errors import DONE, WRONG_USAGE, CommandError
+from weir.cli.fleet import Where, ask_sidecars
+from weir.cli.lease import LeaseOptions
+from weir.cli.options import with_options
+from weir.cli.output import print_table
+from weir.cli.quantities import show_duration
 from weir.cli.run import ConfigFile
+from weir.cli.sidecars import JsonOption, Reply, Row, as_json, finish, rows_of
 
-app = typer.Typer(help="Show the rules of a capture without setting them, or clean up after one.")
+app = typer.Typer(help="Take sidecars out of the path and put them back, show a capture's rules, clean up after one.")
 
 _SHOWN_PORTS = {"leader": 19093, "follower": 19092}
 
@@ -72,3 +79,37 @@ def remove(
     if not found:
         print("Nothing to remove.")
     return DONE
+
+
+def pause(where: Where, lease: LeaseOptions, json_wanted: JsonOption = False) -> int:
+    """Take sidecars that capture out of the path: connections pass beside them, unthrottled, and none is lost.
+
+    It holds until `weir capture resume`, until a sidecar restarts, or for as long as --for says.
+    """
+    return _posted(where, "pause", lease.as_plain(), json_wanted)
+
+
+def resume(where: Where, json_wanted: JsonOption = False) -> int:
+    """Put sidecars back into the path after `weir capture pause`."""
+    return _posted(where, "resume", {}, json_wanted)
+
+
+def _posted(where: Where, what: str, body: object, json_wanted: bool) -> int:
+    replies = ask_sidecars(where, "POST", f"/v1/capture/{what}", body)
+    if json_wanted:
+        print(as_json(replies, "capture"))
+        return finish(replies)
+    rows, replies = rows_of(replies, _paused)
+    if rows:
+        print_table(("sidecar", "capture"), rows)
+    return finish(replies)
+
+
+def _paused(reply: Reply) -> Iterator[Row]:
+    told = reply.value
+    left = f", {show_duration(told['expires_in_seconds'])} left" if "expires_in_seconds" in told else ""
+    yield str(reply.admin), f"paused{left}" if told["paused"] else "not paused"
+
+
+app.command("pause")(with_options(pause))
+app.command("resume")(with_options(resume))

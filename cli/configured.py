@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from weir.cli.errors import WRONG_USAGE, CommandError
@@ -18,17 +19,40 @@ def load(path: Path) -> Config:
         raise CommandError(error.sentence(), WRONG_USAGE) from error
 
 
-def run(path: Path) -> int:
-    """Run the sidecar that the file describes until it is told to stop. Returns the exit status."""
+def run(path: Path, *, waits: bool = False) -> int:
+    """Run the sidecar that the file describes until it is told to stop. Returns the exit status.
+
+    `waits`: one that captures starts whatever is missing, and stays out of the path until it is there.
+    """
+    if waits:
+        return _told(lambda: _run_when_ready(path))
     return run_config(load(path), path)
 
 
 def run_config(config: Config, path: Path | None) -> int:
     """Run a sidecar until it is told to stop. `path` is the file that SIGHUP loads again. Returns the exit status."""
-    from weir.proxy.server import CaptureError, ListenError, run_sidecar
+    from weir.proxy import server
+
+    return _told(lambda: server.run_sidecar(config, path, __version__))
+
+
+def _run_when_ready(path: Path) -> int:
+    from weir.proxy.waiting import run_when_ready
+
+    def loaded() -> Config:
+        try:
+            return load_config(path, _own_broker)
+        except CommandError as error:  # the cluster does not tell which broker this is
+            raise ConfigError("broker_id", error.sentence.removesuffix("."), str(path)) from error
+
+    return run_when_ready(path, loaded, __version__)
+
+
+def _told(run: Callable[[], int]) -> int:
+    from weir.proxy.server import CaptureError, ListenError
 
     try:
-        return run_sidecar(config, path, __version__)
+        return run()
     except (ListenError, CaptureError) as error:
         raise CommandError(f"{error}.") from error
     except ConfigError as error:  # a file that it names, and may no longer read without the privileges that it gave up

@@ -10,7 +10,11 @@ _PLAN: Final = "--bootstrap-server kafka1:9092 --reassignment-json-file plan.jso
 _SIZES: Final = "--size 2TB --brokers 10 --move-ratio 0.1 --in 20MB/s --network 1Gb/s"
 
 EXAMPLES: Final = {
-    "run": ("weir run --config /etc/weir/weir.toml", "weir run --capture 9092 --bootstrap-server kafka1:9092"),
+    "run": (
+        "weir run --config /etc/weir/weir.toml",
+        "weir run --wait --config /etc/weir/weir.toml",
+        "weir run --capture 9092 --bootstrap-server kafka1:9092",
+    ),
     "check": ("weir check --config /etc/weir/weir.toml", "weir check --live /etc/weir/weir.toml"),
     "doctor": ("weir doctor", "weir doctor /etc/weir/weir.toml"),
     "status": ("weir status", "weir status --bootstrap-server kafka1:9092"),
@@ -18,7 +22,7 @@ EXAMPLES: Final = {
         f"weir plan {_SIZES} --quota 50MB/s",
         "weir plan --broker 3 --bootstrap-server kafka1:9092 --network 10Gb/s --within 8h",
     ),
-    "webhook": ("weir webhook --sidecars sidecars.json --certificate tls.crt --key tls.key",),
+    "webhook": ("weir webhook --sidecar sidecar.json --certificate tls.crt --key tls.key",),
     "throttle show": ("weir throttle show --bootstrap-server kafka1:9092",),
     "throttle set": (
         "weir throttle set --leader-rate 10MB --for 2h --reason 'adding broker 4'",
@@ -40,6 +44,11 @@ EXAMPLES: Final = {
     "move cancel": (f"weir move cancel {_PLAN}",),
     "move list": ("weir move list --bootstrap-server kafka1:9092",),
     "capture show": ("weir capture show --config /etc/weir/weir.toml",),
+    "capture pause": (
+        "weir capture pause --for 10m --reason 'is it weir?'",
+        "weir capture pause --bootstrap-server kafka1:9092",
+    ),
+    "capture resume": ("weir capture resume --bootstrap-server kafka1:9092",),
     "capture remove": ("weir capture remove --broker-id 1",),
     "report build": (
         "weir report build --input /var/lib/weir/samples --output /var/lib/weir/tables --from 2026-11-02"

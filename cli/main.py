@@ -61,7 +61,7 @@ def _run(words: Sequence[str]) -> int:
     if file is not None:
         from weir.cli import configured
 
-        return configured.run(file)
+        return configured.run(file, waits="--wait" in words)
     from weir.cli.app import invoke
 
     return invoke(words)
@@ -79,7 +79,7 @@ def _file_to_run(words: Sequence[str]) -> Path | None:
     This form, with which every sidecar is started, is understood without the command line's libraries: these would take
     11 MB for as long as the sidecar lives. Other forms of the command do the same with them.
     """
-    match words:
+    match [word for word in words if word != "--wait"]:
         case ["run", "--config", file] if file:
             return Path(file)
         case ["run", word] if word.startswith("--config=") and word != "--config=":

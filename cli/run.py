@@ -28,6 +28,9 @@ def run(
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="The configuration file (TOML).")
     ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="With [capture]: start whatever is missing, and wait for it beside the path.")
+    ] = False,
     capture: Annotated[
         int | None, typer.Option("--capture", metavar="PORT", help="Without a file: capture brokers' own port.")
     ] = None,
@@ -51,7 +54,9 @@ def run(
     if config is not None:
         if any(one is not None for one in (capture, bootstrap_server, admin_listen, token_file)):
             raise CommandError("--config has all that is needed: leave the other options out.", WRONG_USAGE)
-        return configured.run(config)
+        return configured.run(config, waits=wait)
+    if wait:
+        raise CommandError("--wait needs --config: without a file there is nothing to wait for.", WRONG_USAGE)
     if capture is None or bootstrap_server is None:
         raise CommandError("give --config FILE, or --capture PORT and --bootstrap-server HOST:PORT.", WRONG_USAGE)
     return run_captured(capture, bootstrap_server, admin_listen, token_file)

@@ -26,7 +26,9 @@ def sentences(replies: Sequence[Reply]) -> Iterator[str]:
         yield f"No sidecar tells of itself: none runs, or none is reached from here ({_WHERE}#weirsidecardown)."
     for status in answered:
         for kind, sentence in status.get("troubles", {}).items():
-            yield f"Broker {status['broker_id']}: {sentence} ({_WHERE}#{_SECTIONS.get(kind, 'weirtrouble')})."
+            section = _SECTIONS.get(kind, "weirtrouble")
+            who = "A sidecar" if status["broker_id"] is None else f"Broker {status['broker_id']}"
+            yield f"{who}: {sentence} ({_WHERE}#{section})."
         hidden = status.get("hidden_by_http", {})
         told = [f"{_some(hidden[layer])} of {words}" for layer, words in LAYER_WORDS.items() if layer in hidden]
         if told:

@@ -11,13 +11,13 @@ from weir.cli.errors import DONE, WRONG_USAGE, CommandError
 
 
 def webhook(
-    sidecars: Annotated[Path, typer.Option("--sidecars", metavar="FILE", help="What pods get, by their label (JSON).")],
+    sidecar: Annotated[Path, typer.Option("--sidecar", metavar="FILE", help="What pods get (JSON).")],
     certificate: Annotated[Path, typer.Option("--certificate", metavar="FILE", help="The server's (PEM).")],
     key: Annotated[Path, typer.Option("--key", metavar="FILE", help="Its key (PEM).")],
     listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT")] = "0.0.0.0:9443",
 ) -> int:
     """Serve Kubernetes' admission webhook, which gives pods a sidecar, until SIGTERM (before Kubernetes 1.36)."""
-    from weir.control.injection import InjectionError, read_sidecars, serve
+    from weir.control.injection import InjectionError, read_sidecar, serve
     from weir.proxy.config.address import Address
 
     try:
@@ -25,7 +25,7 @@ def webhook(
     except ValueError as error:
         raise CommandError(f"--listen: {error}.", WRONG_USAGE) from error
     try:
-        serve(address.host, address.port, certificate, key, read_sidecars(sidecars))
+        serve(address.host, address.port, certificate, key, read_sidecar(sidecar))
     except InjectionError as error:
         raise CommandError(str(error), WRONG_USAGE) from error
     return DONE

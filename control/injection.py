@@ -1,6 +1,7 @@
 """Gives pods a sidecar when they are created: an admission webhook of Kubernetes, for versions before 1.36.
 
-It allows every pod. A pod that it refused, or a review that it did not answer, could keep a broker from starting.
+It allows every pod. A pod that it refused, or a review that it did not answer, could keep a broker from starting. Which
+pods are brought to it, the MutatingWebhookConfiguration of deploy/helm says.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import asyncio
 import base64
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,8 +20,6 @@ from aiohttp import web
 from weir.access.tls_contexts import server_context
 
 _KEYS_SECONDS: Final = 60
-_LABEL: Final = "weir.sidecar"
-_CLUSTER_LABEL: Final = "strimzi.io/cluster"
 _LARGEST_REVIEW: Final = 4 << 20  # Kubernetes stores no object above 1.5 MiB
 
 
@@ -29,7 +28,7 @@ class InjectionError(Exception):
 
 
 class Sidecar(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What a pod gets. In texts `{pod}` stands for its name, and `{cluster}` for its label strimzi.io/cluster."""
+    """What a pod gets. In texts `{pod}` stands for its name."""
 
     container: dict[str, Any]
     volumes: list[dict[str, Any]]
@@ -37,7 +36,6 @@ class Sidecar(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 class _Metadata(msgspec.Struct):
     name: str = ""
-    labels: dict[str, str] = {}
 
 
 class _Pod(msgspec.Struct):
@@ -54,23 +52,23 @@ class _Review(msgspec.Struct):
     request: _Request
 
 
-def read_sidecars(path: Path) -> dict[str, Sidecar]:
-    """Read sidecars, by the label of the pods that get them, from a JSON file. Raises InjectionError."""
+def read_sidecar(path: Path) -> Sidecar:
+    """Read what pods get from a JSON file. Raises InjectionError."""
     try:
-        sidecars = msgspec.json.decode(path.read_bytes(), type=dict[str, Sidecar])
+        sidecar = msgspec.json.decode(path.read_bytes(), type=Sidecar)
     except OSError as error:
         raise InjectionError(f"{path}: cannot be read: {error.strerror}.") from error
     except msgspec.DecodeError as error:
-        raise InjectionError(f"{path}: has no sidecars: {error}.") from error
-    for label, sidecar in sidecars.items():
-        if not isinstance(sidecar.container.get("name"), str):
-            raise InjectionError(f"{path}: the container of {label} has no name.")
-    return sidecars
+        raise InjectionError(f"{path}: has no sidecar: {error}.") from error
+    if not isinstance(sidecar.container.get("name"), str):
+        raise InjectionError(f"{path}: the container has no name.")
+    return sidecar
 
 
-def reviewed(body: bytes, sidecars: Mapping[str, Sidecar]) -> dict[str, Any]:
-    """Return the answer to an AdmissionReview: the pod may be created, with its label's sidecar unless it has one.
+def reviewed(body: bytes, sidecar: Sidecar) -> dict[str, Any]:
+    """Return the answer to an AdmissionReview: the pod may be created, with its sidecar.
 
+    It gets none where it has one, has no name, or has the node's network, which would be captured.
     Raises ValueError where the body is no review of a pod.
     """
     try:
@@ -78,18 +76,17 @@ def reviewed(body: bytes, sidecars: Mapping[str, Sidecar]) -> dict[str, Any]:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     answer: dict[str, Any] = {"uid": request.uid, "allowed": True}
-    sidecar = sidecars.get(request.object.metadata.labels.get(_LABEL, ""))
-    if sidecar is not None and (patch := _patch(request.object, sidecar)):
+    if patch := _patch(request.object, sidecar):
         answer |= {"patchType": "JSONPatch", "patch": base64.b64encode(msgspec.json.encode(patch)).decode()}
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
 
 
-def application(sidecars: Mapping[str, Sidecar]) -> web.Application:
+def application(sidecar: Sidecar) -> web.Application:
     """Return the server: POST /pods takes reviews, and GET /healthz tells that it runs."""
 
     async def review(request: web.Request) -> web.Response:
         try:
-            return web.json_response(reviewed(await request.read(), sidecars))
+            return web.json_response(reviewed(await request.read(), sidecar))
         except ValueError as error:
             return web.json_response({"error": f"This is no review of a pod: {error}."}, status=400)
 
@@ -101,7 +98,7 @@ def application(sidecars: Mapping[str, Sidecar]) -> web.Application:
     return server
 
 
-def serve(host: str, port: int, certificate: Path, key: Path, sidecars: Mapping[str, Sidecar]) -> None:
+def serve(host: str, port: int, certificate: Path, key: Path, sidecar: Sidecar) -> None:
     """Serve until SIGTERM. Raises InjectionError where the keys cannot be used, and OSError where the port is taken."""
     keys = server_context()
     try:
@@ -120,7 +117,7 @@ def serve(host: str, port: int, certificate: Path, key: Path, sidecars: Mapping[
         yield
         task.cancel()
 
-    server = application(sidecars)
+    server = application(sidecar)
     server.cleanup_ctx.append(renewing)
     web.run_app(server, host=host, port=port, ssl_context=keys, print=None)
 
@@ -134,24 +131,24 @@ def load_keys(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
 
 def _patch(pod: _Pod, sidecar: Sidecar) -> list[dict[str, Any]]:
     containers = pod.spec.get("initContainers") or []
-    if any(container.get("name") == sidecar.container["name"] for container in containers):
+    has_one = any(container.get("name") == sidecar.container["name"] for container in containers)
+    if has_one or not pod.metadata.name or pod.spec.get("hostNetwork"):
         return []
-    names = {"{pod}": pod.metadata.name, "{cluster}": pod.metadata.labels.get(_CLUSTER_LABEL, "")}
     added = [("volumes", volume) for volume in sidecar.volumes] + [("initContainers", sidecar.container)]
     absent = [field for field in ("volumes", "initContainers") if not pod.spec.get(field)]
     return [
         *({"op": "add", "path": f"/spec/{field}", "value": []} for field in absent),
-        *({"op": "add", "path": f"/spec/{field}/-", "value": _named(value, names)} for field, value in added),
+        *(
+            {"op": "add", "path": f"/spec/{field}/-", "value": _named(value, pod.metadata.name)}
+            for field, value in added
+        ),
     ]
 
 
-def _named(node: Any, names: Mapping[str, str]) -> Any:
-    """Put names in the place of what stands for them, in every text below a node."""
+def _named(node: Any, name: str) -> Any:
+    """Put a pod's name in the place of what stands for it, in every text below a node."""
     if isinstance(node, dict):
-        return {key: _named(value, names) for key, value in node.items()}
+        return {key: _named(value, name) for key, value in node.items()}
     if isinstance(node, list):
-        return [_named(value, names) for value in node]
-    if isinstance(node, str):
-        for sign, name in names.items():
-            node = node.replace(sign, name)
-    return node
+        return [_named(value, name) for value in node]
+    return node.replace("{pod}", name) if isinstance(node, str) else node

@@ -35,16 +35,26 @@ class Leased(Protocol):
 
 
 class Expiry:
-    """Ends the leases of `settings`. Each is counted and logged as an `event`. `clock` gives monotonic seconds."""
+    """Ends the leases of `settings`. Each is counted and logged as an `event`, with its `effect`.
+
+    `clock` gives monotonic seconds.
+    """
 
     def __init__(
-        self, event: str, settings: Leased, expired: Counter[str], log: EventLog, clock: Callable[[], float]
+        self,
+        event: str,
+        settings: Leased,
+        expired: Counter[str],
+        log: EventLog,
+        clock: Callable[[], float],
+        effect: str = "what was set below it, as in the file, is in force again",
     ) -> None:
         self._event = event
         self._settings = settings
         self._expired = expired
         self._log = log
         self._clock = clock
+        self._effect = effect
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
@@ -63,5 +73,4 @@ class Expiry:
     def _expire(self) -> None:
         for lease in self._settings.expire():
             self._expired[self._event] += 1
-            effect = "what was set below it, as in the file, is in force again"
-            self._log.info(self._event, owner=lease.owner or "nobody", reason=lease.reason, effect=effect)
+            self._log.info(self._event, owner=lease.owner or "nobody", reason=lease.reason, effect=self._effect)

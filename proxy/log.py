@@ -144,6 +144,14 @@ def configure_logging(*, as_json: bool = False, level: str = "info", stream: Tex
     logging.getLogger("aiohttp.access").setLevel(logging.CRITICAL)
 
 
+def close_log() -> None:
+    """Write what waits, and end the log's thread. `configure_logging` begins anew."""
+    root = logging.getLogger()
+    for handler in [one for one in root.handlers if isinstance(one, WriterHandler)]:
+        root.removeHandler(handler)
+        handler.close()
+
+
 def os_error_reason(error: OSError) -> str:
     """Return the system's words for an error; asyncio's own ("Connect call failed") say less."""
     if isinstance(error, ssl.SSLError):  # its numbers are OpenSSL's

@@ -54,7 +54,7 @@ from weir.proxy.relay.stats import RelayStats
 from weir.proxy.shares.exchange import Exchange
 from weir.proxy.shares.follower_quotas import FollowerQuotas
 from weir.proxy.shares.metrics import share_families
-from weir.proxy.throttle.table import LayeredThrottle, sides_by_hand
+from weir.proxy.throttle.table import LayeredThrottle, sides_by_hand, untold_throttle
 from weir.proxy.tls.live_keys import KeyWatch
 from weir.proxy.tls.stats import TlsStats
 from weir.proxy.tls_workers.pool import TlsWorkers
@@ -155,7 +155,7 @@ class Sidecar:
         self.capture = (
             None
             if config.capture is None
-            else Capture(config.capture, config.broker_id, self._relays, self.log, keys=self._route_keys)
+            else Capture(config.capture, config.broker_id, self._relays, self.log, keys=self._route_keys, clock=clock)
         )
         leader = self.sides[SIDES.index("leader")].throttle
         self._follower_quotas = FollowerQuotas(leader, self._broker_hosts, self._followers_changed, clock)
@@ -173,6 +173,9 @@ class Sidecar:
 
         ListenError names the address that is not available; CaptureError says what a capture lacks.
         """
+        cluster, capture = self.config.cluster, self.config.capture
+        if cluster is not None and cluster.follow_throttles and (capture is None or capture.when == "always"):
+            self.throttle.follow(untold_throttle(self._clock()))  # before the first connection
         await self.tls_workers.start()
         try:
             for route, listener in new_listeners(self.config, self._route_keys, self._relays, self._clock):
@@ -308,6 +311,7 @@ class Sidecar:
             "routes": [route_status(listener) | self._upstreams.status(listener) for listener in self.listeners],
             "fleet": self.fleet.is_known,
             "network": self._network.status(),
+            **({} if self.capture is None else {"capture": self.capture.status()}),
             "hidden_by_http": self.throttle.hidden_by_http(),
             "settings": rate_settings(self.throttle.effective, now),
             "sides": {
@@ -332,7 +336,19 @@ class Sidecar:
 
     def troubles(self) -> dict[str, str]:
         """Return what is wrong with this sidecar itself, a sentence by its kind."""
-        return troubles(self.process, captures=self.capture is not None)
+        paused = None if self.capture is None else self.capture.pause.sentence()
+        return troubles(self.process, captures=self.capture is not None, paused=paused)
+
+    def pause_capture(self, asked: object | None) -> dict[str, Any]:
+        """Step out of the path until the lease that is `asked` for ends, or back in (None). Returns what holds then.
+
+        ConfigError: nothing is captured here, or the lease cannot be read.
+        """
+        if self.capture is None:
+            raise ConfigError("capture", "is not set: this sidecar listens, and only its end takes it out of the path")
+        pause = self.capture.pause
+        pause.end() if asked is None else pause.begin(asked)
+        return pause.as_plain()
 
     def answer_about_shares(self, body: bytes) -> msgspec.Struct:
         """Answer another sidecar with which a rate is shared; ConfigError."""

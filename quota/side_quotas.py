@@ -12,14 +12,11 @@ from weir.quota.budget.quota import Coverage, Quota
 from weir.quota.budget.simple_rate import SimpleRate
 from weir.quota.budget.strict import StrictQuota
 from weir.quota.scopes import ClusterFacts, Ends, Matching, Reassigned, Recovering
-from weir.quota.settings import Clock, QuotaSettings, ThrottleSettings
+from weir.quota.settings import LEAST_SHARE, UNTOLD, Clock, QuotaSettings, ThrottleSettings
 from weir.quota.throttled_replicas import CLUSTER_METADATA_TOPIC, EVERY_PARTITION, NO_PARTITION, AnyOf, EveryPartition
 from weir.quota.topic_names import CLUSTER_METADATA_ID, TopicNames
 
 _METADATA_LOG = CLUSTER_METADATA_TOPIC.encode()
-
-LEAST_SHARE = 1
-"""The least share of a shared rate (bytes/s): it tells a link that waits from one that must not send anything."""
 
 CONFIGURED = "configured"
 """The name of the quota of the listed replicas: `leader.` or `follower.replication.throttled.rate`."""
@@ -211,7 +208,8 @@ class SideQuotas:
         scopes = [quota.scope for quota in self.settings.quotas]
         lacks_moves = self.facts.adding is None and any(isinstance(one, Reassigned | Recovering) for one in scopes)
         lacks_racks = not self.facts.racks and any(isinstance(one, Matching) and one.racks for one in scopes)
-        return {"reassignments": lacks_moves, "racks": lacks_racks}
+        lacks_throttle = any(quota.name.startswith(UNTOLD) for quota in self.settings.quotas)
+        return {"reassignments": lacks_moves, "racks": lacks_racks, "throttle": lacks_throttle}
 
     def is_throttled(self, topic: str, partition: int) -> bool:
         """Whether a partition's replica on this broker is in the settings' lists."""

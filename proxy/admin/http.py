@@ -61,6 +61,9 @@ class Administered(Protocol):
     def metrics(self, accept: str) -> Iterator[bytes]:
         """Yield the metrics in slices, between which the event loop is to run."""
 
+    def pause_capture(self, asked: object | None) -> dict[str, Any]:
+        """Step out of the path for as long as `asked` says, or back in (None); ConfigError."""
+
     def answer_about_shares(self, body: bytes) -> msgspec.Struct:
         """Answer another sidecar with which a rate is shared; ConfigError."""
 
@@ -92,6 +95,8 @@ class AdminServer:
                 web.get("/v1/history", self._history),
                 web.get("/v1/fleet", self._fleet),
                 web.post("/v1/shares", self._shares),
+                web.post("/v1/capture/pause", self._pause_capture),
+                web.post("/v1/capture/resume", self._pause_capture),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
@@ -176,6 +181,13 @@ class AdminServer:
 
     async def _shares(self, request: web.Request) -> web.Response:
         return _json(self._administered.answer_about_shares(await _body(request)))
+
+    async def _pause_capture(self, request: web.Request) -> web.Response:
+        body, pauses = await _body(request), request.path.endswith("pause")
+        asked = (_decoded(body) if body else {}) if pauses else None
+        plain = self._administered.pause_capture(asked)
+        self._changed("capture_paused" if pauses else "capture_resumed", request, {}, **plain)
+        return _json(plain)
 
     async def _show_throttle(self, request: web.Request) -> web.Response:
         return _json(await self._administered.throttle.as_plain())

@@ -198,7 +198,7 @@ def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
     yield Family(
         "weir_cluster_facts_unknown",
         "gauge",
-        "What quotas need and the cluster has not told, reassignments or racks: 1 while all that may be covered is.",
+        "What the cluster has not told, of reassignments, racks and Kafka's throttle: 1 while all that may count does.",
         ("side", "what"),
         [
             ((side.throttle.side, what), int(is_lacking))

@@ -16,7 +16,7 @@ from weir.proxy.loop_load import is_saturated
 FULL: Final = 0.9
 """A table of the kernel that is filled to this part counts as full: it fills in seconds."""
 
-KINDS: Final = ("config_refused", "conntrack_full", "samples_lost", "saturated")
+KINDS: Final = ("config_refused", "conntrack_full", "not_started", "paused", "samples_lost", "saturated")
 RUNBOOK: Final = "docs/operations.md#weirtrouble"
 
 _NETFILTER: Final = Path("/proc/sys/net/netfilter")
@@ -43,9 +43,11 @@ def is_full(connections: Connections | None) -> bool:
     return connections is not None and connections.tracked >= FULL * connections.most
 
 
-def troubles(process: ProcessStats, *, captures: bool) -> dict[str, str]:
-    """Return a sentence, without a full stop, for each of KINDS that is so now."""
+def troubles(process: ProcessStats, *, captures: bool, paused: str | None = None) -> dict[str, str]:
+    """Return a sentence, without a full stop, for each of KINDS that is so now. `paused` is that of a pause."""
     found = {}
+    if paused is not None:
+        found["paused"] = paused
     if process.reload_refused is not None:
         found["config_refused"] = f"the file was refused, and what it was before holds: {process.reload_refused}"
     for sink, reason in process.export.lost.items():
@@ -74,8 +76,13 @@ def digest(settings: object) -> str:
 
 def trouble_families(found: Mapping[str, str], digests: Mapping[str, str]) -> Iterator[Family]:
     """Yield the metrics of what was found, and of the settings that sidecars of a cluster should have in common."""
-    rows = [((kind,), int(kind in found)) for kind in KINDS]
-    yield Family("weir_trouble", "gauge", "1 while so: `weir status` tells the rest.", ("what",), rows)
+    yield trouble_family(found)
     labels = ("limits", "quotas")
     told = [(tuple(digests[name] for name in labels), 1)]
     yield Family("weir_settings_info", "gauge", "Digests of limits and named quotas.", labels, told)
+
+
+def trouble_family(found: Mapping[str, str]) -> Family:
+    """Return the metric of what was found."""
+    rows = [((kind,), int(kind in found)) for kind in KINDS]
+    return Family("weir_trouble", "gauge", "1 while so: `weir status` tells the rest.", ("what",), rows)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from weir.lag.broker_ids import NO_BROKER
 from weir.proxy.capture.destination import original_destination
 from weir.proxy.capture.nftables import Nftables, NftError, PacketFilter
+from weir.proxy.capture.pause import Pause
 from weir.proxy.capture.requirements import CaptureError, check_machine, drop_connections
 from weir.proxy.capture.rules import ALIVE_SECONDS, CaptureRules, mark_of
 from weir.proxy.capture.tls_trial import TlsTrial
@@ -37,6 +39,7 @@ class Capture:
     - It goes in by breaking the connections that stand, once: whoever had one comes back through the sidecar. So it
       does with the connections of a broker whose address it learns later.
     - With TLS that ends here it stays out, or steps out, where followers could not have TLS with it (TlsTrial).
+    - While it is paused it is out of the path.
     - It steps out by letting new connections pass beside it, and closing those it carries between two requests.
 
     `keys` has the TLS that it uses. `packet_filter` and `drop` are the kernel's and requirements.drop_connections, but
@@ -53,6 +56,7 @@ class Capture:
         drop: DropConnections = drop_connections,
         *,
         keys: RouteKeys | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings
         self.listeners: list[Listener] = []
@@ -77,6 +81,7 @@ class Capture:
         self._failure: str | None = None
         self._running: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
+        self.pause = Pause(self._changed.set, log, clock)
 
     async def listen(self) -> list[Listener]:
         """Listen for captured connections, on free ports. Raises OSError; CaptureError for what the machine lacks."""
@@ -146,6 +151,10 @@ class Capture:
             return f"nothing is captured: {self._trial.trouble}"
         return None
 
+    def status(self) -> dict[str, Any]:
+        """Return whether new connections are captured, and whether it is paused."""
+        return {"captured": self.is_in, **self.pause.as_plain()}
+
     async def step_out(self) -> None:
         """Let all new connections pass beside this sidecar from now on; those that stand are the caller's to close."""
         if self._running is not None:
@@ -160,6 +169,7 @@ class Capture:
         if self._running is not None:
             self._running.cancel()
         self.is_in = False
+        self.pause.close()
         if self._filter is not None:
             self._filter.close()
 
@@ -169,7 +179,8 @@ class Capture:
 
     @property
     def _is_wanted(self) -> bool:
-        return self._knows_brokers and (self.settings.when == "always" or self._is_throttled)
+        is_asked_for = self.pause.lease is None and (self.settings.when == "always" or self._is_throttled)
+        return self._knows_brokers and is_asked_for
 
     async def _run(self) -> None:
         while True:

@@ -64,6 +64,7 @@ class ThrottlePoll(Poll):
         self._topics_told_at = -math.inf
         self._turn: deque[str] = deque()  # topics whose lists are read next
         self._wants_all_lists = False
+        self._is_told = False  # whether Kafka's throttle was read once
         self._wrong: dict[str, str] = {}
         self._has_said_no_moves = False
         if self._follows_throttle:
@@ -79,6 +80,7 @@ class ThrottlePoll(Poll):
         try:
             await self._read(client)
         except (NotAnswered, NotSupported) as error:
+            self._is_told |= isinstance(error, NotSupported)  # nothing will ever be
             self._failed(str(error))
         except Exception as error:  # noqa: BLE001 - a bug may not end it for good
             self._failed(f"{error!r} at {innermost_frame(error)}")
@@ -91,7 +93,8 @@ class ThrottlePoll(Poll):
         self._at = max(begin + ROUND_SECONDS, now + ROUND_SECONDS / 2)
         client.stats.count(WHAT, result, now - begin, client.connections.moved - before)
         moves = self._followed.moves if self._followed.knows_moves else None
-        client.publish(replace(client.view, moves=moves, throttle=self._followed.layer()))
+        throttle = self._followed.layer() if self._is_told else None
+        client.publish(replace(client.view, moves=moves, throttle=throttle))
 
     def _failed(self, error: str) -> None:
         self._outage.begin(self._broker_id, error)
@@ -128,7 +131,7 @@ class ThrottlePoll(Poll):
             lists, wrong_lists = await client.ask_broker(self._broker_id, partial(lists_of, topics=some))
             followed.take_lists(lists)
             wrong |= wrong_lists
-        self._wants_all_lists = False
+        self._wants_all_lists, self._is_told = False, True
         self._tell_wrong(wrong, due)
         if failure is not None:
             raise failure

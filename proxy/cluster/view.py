@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from weir.quota.followed_throttle import NO_THROTTLE, Moves
+from weir.quota.followed_throttle import Moves
 from weir.quota.layers import Layer
 from weir.quota.removed_replicas import Replicas
 
@@ -45,7 +45,7 @@ class ClusterView:
     - `topics`, by name (UTF-8): only those of the last poll.
     - `in_sync`, `min_in_sync` (`min.insync.replicas` by topic), `under_min_isr`: of throttled topics.
     - `moves`: what is being reassigned, None before it is known.
-    - `throttle`: Kafka's own throttle, as far as it is followed.
+    - `throttle`: Kafka's own throttle, None before it is known, and where it is not followed.
     - `names_generation`: grows when an id has another name (`TopicNames.generation`).
     """
 
@@ -58,7 +58,7 @@ class ClusterView:
     min_in_sync: Mapping[bytes, int] = field(default_factory=dict)
     under_min_isr: Partitions = frozenset()
     moves: Moves | None = None
-    throttle: Layer = NO_THROTTLE
+    throttle: Layer | None = None
     names_generation: int = 0
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from weir.proxy.config.address import Address
@@ -11,7 +13,7 @@ from weir.proxy.config.admin_keys import AdminKeys
 from weir.proxy.config.capture_checks import check_capture
 from weir.proxy.config.client_limits import check_client_limits
 from weir.proxy.config.cluster_access import connection_options
-from weir.proxy.config.reader import ConfigError, read_table
+from weir.proxy.config.reader import ConfigError, read_table, shown
 from weir.proxy.config.route_checks import check_routes
 from weir.proxy.config.route_keys import RouteKeys
 from weir.proxy.config.tables import Admin, CaptureTable, Cluster, Config, Export, Ingress
@@ -19,6 +21,8 @@ from weir.proxy.config.throttle import check_throttle
 
 OwnBroker = Callable[[int, Cluster], int]
 """Gives the id of the one broker that listens at a port of this machine, as the cluster says."""
+
+_FROM_ENVIRONMENT = re.compile(r"env:([A-Za-z_]\w*)(?:\+(\d{1,10}))?")
 
 
 def load_config(path: Path, own_broker: OwnBroker | None = None) -> Config:
@@ -50,12 +54,29 @@ def parse_config(text: str, own_broker: OwnBroker | None = None) -> Config:
         raise ConfigError("", "is nested too deeply") from None
     except ValueError as error:  # raised for an integer of thousands of digits
         raise ConfigError("", f"is not TOML: {error}") from error
+    if isinstance(told := plain.get("broker_id"), str):
+        plain["broker_id"] = broker_id_of(told)
     if own_broker is not None and "broker_id" not in plain and {"capture", "cluster"} <= set(plain):
         port = read_table(CaptureTable, plain["capture"], "capture").port
         plain["broker_id"] = own_broker(port, read_table(Cluster, plain["cluster"], "cluster"))
     config = read_table(Config, plain)
     check_config(config)
     return config
+
+
+def broker_id_of(text: str, environment: Mapping[str, str] = os.environ) -> int:
+    """Return the number at the end of a variable, as a pod's name has it: `env:POD_NAME`, or `env:POD_NAME+100`.
+
+    ConfigError where the text is of another form, or the variable has no such number.
+    """
+    if (asked := _FROM_ENVIRONMENT.fullmatch(text)) is None:
+        raise ConfigError("broker_id", f'must be an integer, or a variable as in "env:POD_NAME", not {shown(text)}')
+    name, more = asked.groups()
+    if (value := environment.get(name)) is None:
+        raise ConfigError("broker_id", f"is to come from the variable {name}, and the environment has none")
+    if (number := re.search(r"[0-9]{1,10}\Z", value)) is None:
+        raise ConfigError("broker_id", f"is the number at the end of {name}, and {shown(value)} ends with none")
+    return int(number[0]) + int(more or 0)
 
 
 def check_config(config: Config) -> None:

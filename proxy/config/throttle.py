@@ -8,7 +8,7 @@ from weir.proxy.config.reader import ConfigError, join
 from weir.proxy.config.tables import Cluster, Config, QuotaTable, ThrottleTable
 from weir.quota.scopes import Matching, Reassigned, Recovering
 from weir.quota.setting_names import FOLLOWER_REASSIGNMENT_RATE, LEADER_REASSIGNMENT_RATE
-from weir.quota.settings import REASSIGNMENT, RECOVERY, QuotaSettings, SideName, ThrottleSettings
+from weir.quota.settings import LEAST_SHARE, REASSIGNMENT, RECOVERY, UNTOLD, QuotaSettings, SideName, ThrottleSettings
 
 
 def check_throttle(table: ThrottleTable, cluster: Cluster | None, path: str = "") -> None:
@@ -105,6 +105,9 @@ def _scoped_quotas(
                 yield _scoped_quota(quota)
         elif side == "leader":
             racks = None if quota.racks is None else frozenset(quota.racks)
+            if quota.peers is None and not followers:  # the brokers are not known yet: all may be followers
+                scope = Matching(None, racks, quota.topics)
+                yield QuotaSettings(f"{UNTOLD}-{quota.name}", LEAST_SHARE, scope, quota.mode == "observe")
             for follower in sorted(set(followers if quota.peers is None else quota.peers) - {config.broker_id}):
                 yield QuotaSettings(
                     f"{quota.name}/{follower}",

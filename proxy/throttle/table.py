@@ -34,6 +34,7 @@ from weir.quota.layers import (
     merge,
     next_expiry,
 )
+from weir.quota.settings import UNTOLD, SideName
 from weir.quota.throttled_replicas import ThrottledReplicas
 
 SOURCES_KEY = "sources"
@@ -41,6 +42,13 @@ LAYERS_KEY = "layers"
 
 TOPICS_PER_SLICE = 10
 """Topics read in about 1 ms, if each has two lists of ten replicas."""
+
+UNTOLD_SECONDS = 30.0
+"""How long nothing that is behind passes at most, while Kafka's own throttle is to be followed and was never read.
+
+Nobody knows then what is to be throttled, and a move that runs would pass whole. But where it cannot be read at all, as
+with a wrong password, replication has to go on.
+"""
 
 MOST_TOLD = 20
 """Parts of a change that the log tells one by one."""
@@ -160,6 +168,14 @@ class LayeredThrottle:
         self.effective = merge(layers.values(), self._clock())
         self.table = _table_of(self.effective)
         self._apply(self.table)
+
+
+def untold_throttle(now: float) -> Layer:
+    """Return what stands in for Kafka's own throttle before it was read: a rate of 0 for all that is behind."""
+    lease = Lease(now + UNTOLD_SECONDS, "weir", "Kafka's own throttle was not read yet")
+    sides: tuple[SideName, ...] = ("leader", "follower")
+    quotas = [QuotaTable(name=f"{UNTOLD}-{side}", side=side, rate=0, topics=("*",)) for side in sides]
+    return Layer("kafka", {(_QUOTAS, quota.name): Entry(quota, lease) for quota in quotas})
 
 
 def sides_by_hand(effective: EffectiveThrottle) -> set[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from weir.access.client_properties import PropertiesError, parse_properties
-from weir.access.tls_contexts import client_context, server_context
+from weir.access.tls_contexts import client_context, server_context, trust, trusted_files
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -45,8 +45,8 @@ class KeyFiles:
     """Where one end's key and certificates are, each a path or None.
 
     The key is in `key`, in `certificate` beside the certificate, or in `keystore` (PKCS12) together with it.
-    `password_file` has the password of the key or of the keystore. `ca` has the certificates that are trusted. `strict`
-    says how the other end's certificate is judged.
+    `password_file` has the password of the key or of the keystore. `ca` has the certificates that are trusted, or is
+    a folder of such files. `strict` says how the other end's certificate is judged.
     """
 
     certificate: str | None = None
@@ -60,7 +60,8 @@ class KeyFiles:
     @property
     def paths(self) -> tuple[str, ...]:
         """All files, in a fixed order."""
-        named = (self.certificate, self.key, self.keystore, self.password_file, self.ca)
+        trusted = () if self.ca is None else trusted_files(self.ca)
+        named = (self.certificate, self.key, self.keystore, self.password_file, *trusted)
         return tuple(path for path in named if path is not None)
 
     @property
@@ -116,10 +117,10 @@ def _loaded(context: ssl.SSLContext, files: KeyFiles) -> Keys:
 
 
 def _trust(context: ssl.SSLContext, path: str) -> None:
-    if _read("ca", path).startswith(_JAVA_STORES):
+    if any(_read("ca", file).startswith(_JAVA_STORES) for file in trusted_files(path)):
         raise KeysError("ca", f"{_is_java(path)}: keytool -exportcert -rfc -alias ALIAS -keystore {path} -file ca.pem")
     try:
-        context.load_verify_locations(cafile=path)
+        trust(context, path)
     except (OSError, ValueError) as error:
         raise KeysError("ca", f"{path} has no certificates in PEM form: {_words(error)}") from None
 

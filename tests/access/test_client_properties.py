@@ -2,7 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.pki import Authority
 from weir.access.client_properties import PropertiesError, client_options, parse_properties, read_properties
+from weir.access.tls_contexts import properties_context
+from weir.proxy.tls.keys import KeyFiles, KeysError, load_server_keys
 
 
 def test_text_is_read_as_java_reads_it() -> None:
@@ -162,7 +165,8 @@ def test_token_of_a_plain_user_is_no_delegation_token() -> None:
         ),
         (
             TLS | {"ssl.keystore.key": "-----BEGIN"},
-            "ssl.keystore.key cannot be used here: put the PEM text into a file, and give its ssl.keystore.location",
+            "ssl.keystore.key cannot be used here: put the PEM text into a file, and give ${directory:FOLDER:FILE}, or"
+            " ssl.keystore.location",
         ),
         (
             TLS | {"ssl.cipher.suites": "x"},
@@ -187,3 +191,45 @@ def test_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(PropertiesError, match="is no text in UTF-8"):
         read_properties(tmp_path / "bytes")
+
+
+def test_pem_texts_may_stand_in_files_as_kafkas_directory_provider_reads_them() -> None:
+    """Kafka's own tools take the same properties, with `config.providers=directory`."""
+    options = client_options(
+        {
+            "config.providers": "directory",
+            "security.protocol": "SSL",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.certificates": "${directory:/etc/weir-ca:ca.crt}",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.certificate.chain": "${directory:/etc/weir-keys:broker.crt}",
+            "ssl.keystore.key": "${directory:/etc/weir-keys:broker.key}",
+        }
+    ).options
+    assert options == {
+        "security_protocol": "SSL",
+        "ssl_cafile": "/etc/weir-ca/ca.crt",
+        "ssl_certfile": "/etc/weir-keys/broker.crt",
+        "ssl_keyfile": "/etc/weir-keys/broker.key",
+    }
+
+
+def test_a_truststore_may_be_a_folder_with_an_authoritys_old_and_new_certificate(tmp_path: Path) -> None:
+    authorities = [Authority(tmp_path / name) for name in ("old", "new")]
+    folder = tmp_path / "trusted"
+    folder.mkdir()
+    for number, authority in enumerate(authorities):
+        (folder / f"ca-{number}.crt").write_bytes(Path(authority.ca).read_bytes())
+    (folder / "ca.password").write_text("no certificate")
+    properties = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(folder)}
+    context = properties_context(client_options(properties).options)
+    assert len(context.get_ca_certs()) == 2
+    files = KeyFiles(ca=str(folder))
+    assert len(load_server_keys(files, "required").context.get_ca_certs()) == 2
+    assert len(files.paths) == 2
+    (folder / "ca-0.crt").unlink()
+    (folder / "ca-1.crt").unlink()
+    with pytest.raises(KeysError, match="no file"):
+        load_server_keys(files, "required")
+    with pytest.raises(PropertiesError, match=r"ssl\.truststore\.location"):
+        properties_context(client_options(properties).options)

@@ -12,19 +12,16 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from tests.fakes.pki import Authority
-from weir.control.injection import InjectionError, Sidecar, application, load_keys, read_sidecars, reviewed, serve
+from weir.control.injection import InjectionError, Sidecar, application, load_keys, read_sidecar, reviewed, serve
 
 SIDECAR = Sidecar(
     container={"name": "weir", "args": ["/etc/weir/{pod}.toml"]},
-    volumes=[{"name": "keys", "secret": {"secretName": "{cluster}-of-{pod}"}}],
+    volumes=[{"name": "keys", "secret": {"secretName": "keys-of-{pod}"}}],
 )
-SIDECARS = {"capture": SIDECAR}
 
 
-def review(spec: Any, labels: dict[str, str] | None = None, **metadata: Any) -> bytes:
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata | {"labels": labels}, "spec": spec}
-    if labels is None:
-        pod["metadata"] = metadata | {"labels": {"weir.sidecar": "capture", "strimzi.io/cluster": "orders"}}
+def review(spec: Any, **metadata: Any) -> bytes:
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     request = {"uid": "7", "operation": "CREATE", "object": pod}
     return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
 
@@ -35,7 +32,7 @@ def patch_of(answer: dict[str, Any]) -> Any:
 
 
 def test_a_pod_gets_the_sidecar_under_its_own_names() -> None:
-    answer = reviewed(review({"containers": []}, name="kafka-0"), SIDECARS)
+    answer = reviewed(review({"containers": []}, name="kafka-0"), SIDECAR)
     assert (answer["kind"], answer["response"]["uid"], answer["response"]["allowed"]) == ("AdmissionReview", "7", True)
     container = {"name": "weir", "args": ["/etc/weir/kafka-0.toml"]}
     assert patch_of(answer) == [
@@ -44,7 +41,7 @@ def test_a_pod_gets_the_sidecar_under_its_own_names() -> None:
         {
             "op": "add",
             "path": "/spec/volumes/-",
-            "value": {"name": "keys", "secret": {"secretName": "orders-of-kafka-0"}},
+            "value": {"name": "keys", "secret": {"secretName": "keys-of-kafka-0"}},
         },
         {"op": "add", "path": "/spec/initContainers/-", "value": container},
     ]
@@ -53,30 +50,30 @@ def test_a_pod_gets_the_sidecar_under_its_own_names() -> None:
 def test_a_review_that_is_nested_too_deeply_is_none() -> None:
     deep = b'{"request":{"uid":"7","object":{"metadata":{},"spec":{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}}}}"
     with pytest.raises(ValueError, match="too deeply"):
-        reviewed(deep, SIDECARS)
+        reviewed(deep, SIDECAR)
 
 
 def test_what_a_pod_has_stays() -> None:
     spec = {"volumes": [{"name": "data"}], "initContainers": [{"name": "init"}]}
-    paths = [each["path"] for each in patch_of(reviewed(review(spec, name="kafka-0"), SIDECARS))]
+    paths = [each["path"] for each in patch_of(reviewed(review(spec, name="kafka-0"), SIDECAR))]
     assert paths == ["/spec/volumes/-", "/spec/initContainers/-"]
 
 
 @pytest.mark.parametrize(
-    ("spec", "labels"),
+    ("spec", "metadata"),
     [
-        ({"initContainers": [{"name": "weir"}]}, {"weir.sidecar": "capture"}),
-        ({}, {"weir.sidecar": "listeners"}),
-        ({}, {}),
+        ({"initContainers": [{"name": "weir"}]}, {"name": "kafka-0"}),
+        ({"hostNetwork": True}, {"name": "kafka-0"}),
+        ({}, {"generateName": "kafka-"}),
     ],
-    ids=["has one", "another label", "no label"],
+    ids=["has one", "the node's network", "no name"],
 )
-def test_another_pod_is_left_as_it_is(spec: Any, labels: dict[str, str]) -> None:
-    assert reviewed(review(spec, labels, name="kafka-0"), SIDECARS)["response"] == {"uid": "7", "allowed": True}
+def test_another_pod_is_left_as_it_is(spec: Any, metadata: dict[str, str]) -> None:
+    assert reviewed(review(spec, **metadata), SIDECAR)["response"] == {"uid": "7", "allowed": True}
 
 
 async def test_server_answers_reviews_and_says_what_is_none() -> None:
-    async with TestClient(TestServer(application(SIDECARS))) as client:
+    async with TestClient(TestServer(application(SIDECAR))) as client:
         answer = await client.post("/pods", data=review({}, name="kafka-0"))
         assert answer.status == 200
         assert (await answer.json())["response"]["allowed"] is True
@@ -90,23 +87,23 @@ async def test_server_answers_reviews_and_says_what_is_none() -> None:
     ("text", "sentence"),
     [
         (None, "cannot be read"),
-        ("{", "has no sidecars"),
-        ('{"capture": {"container": {}}}', "missing required field `volumes`"),
-        ('{"capture": {"container": {}, "volumes": [], "volume": []}}', "unknown field `volume`"),
-        ('{"capture": {"container": {}, "volumes": []}}', "the container of capture has no name"),
+        ("{", "has no sidecar"),
+        ('{"container": {}}', "missing required field `volumes`"),
+        ('{"container": {}, "volumes": [], "volume": []}', "unknown field `volume`"),
+        ('{"container": {}, "volumes": []}', "the container has no name"),
     ],
 )
-def test_a_file_without_sidecars_is_told(tmp_path: Path, text: str | None, sentence: str) -> None:
-    path = tmp_path / "sidecars.json"
+def test_a_file_without_a_sidecar_is_told(tmp_path: Path, text: str | None, sentence: str) -> None:
+    path = tmp_path / "sidecar.json"
     if text is not None:
         path.write_text(text)
     with pytest.raises(InjectionError, match=sentence):
-        read_sidecars(path)
+        read_sidecar(path)
 
 
 def test_keys_that_cannot_be_used_are_told(tmp_path: Path) -> None:
     with pytest.raises(InjectionError, match=r"tls\.crt.*No such file"):
-        serve("127.0.0.1", 0, tmp_path / "tls.crt", tmp_path / "tls.key", SIDECARS)
+        serve("127.0.0.1", 0, tmp_path / "tls.crt", tmp_path / "tls.key", SIDECAR)
 
 
 def test_a_certificate_whose_key_is_not_written_yet_leaves_the_old_one_in_use(tmp_path: Path) -> None:

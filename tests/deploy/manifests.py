@@ -18,8 +18,6 @@ KUBERNETES = DEPLOY / "kubernetes"
 VERSION = "1.36"
 Manifest = dict[str, Any]
 
-_OBJECT = re.compile(r"\b(?:Object(?:\.\w+)*|JSONPatch)\{")
-
 
 def documents(path: Path) -> list[Manifest]:
     """The documents of a file of YAML."""
@@ -45,40 +43,77 @@ def validate(manifest: Manifest) -> None:
     kubernetes_validate.validate(manifest, VERSION, strict=True)
 
 
-def mutated(policy: Manifest, pod: Manifest) -> Manifest:
-    """Apply the one mutation of a MutatingAdmissionPolicy: a list of JSONPatch, each of which adds to a list.
+def sidecar_of(pod: Manifest) -> Manifest:
+    """The sidecar's container in a pod."""
+    (sidecar,) = (each for each in pod["spec"]["initContainers"] if each["name"] == "weir")
+    assert isinstance(sidecar, dict)
+    return sidecar
 
-    The objects of these expressions are flow mappings of YAML once their types are taken out.
+
+def check_hangs_are_ended(sidecar: Manifest) -> None:
+    """A sidecar that hangs is killed within ten seconds.
+
+    Kubernetes' defaults take 30 s, and 30 more until it is killed rather than asked to end.
     """
-    (mutation,) = policy["spec"]["mutations"]
-    _, _, patches = mutation["jsonPatch"]["expression"].partition("+\n[")
-    values = {f"variables.{each['name']}": _text(each["expression"], pod) for each in policy["spec"]["variables"]}
-    result = copy.deepcopy(pod)
-    for patch in _replaced(yaml.load("[" + _OBJECT.sub("{", patches), yaml.CSafeLoader), values):
-        root, table, field, end = patch["path"].split("/")
-        assert (patch["op"], root, table, end) == ("add", "", "spec", "-")
-        result["spec"].setdefault(field, []).append(patch["value"])
-    return result
+    probe = sidecar["livenessProbe"]
+    seconds = probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
+    assert seconds + probe["terminationGracePeriodSeconds"] <= 10
+    assert probe["httpGet"]["path"] == "/healthz"
 
 
-def _text(expression: str, pod: Manifest) -> str:
-    """Evaluate a sum of string literals and of the pod's name and labels."""
-    parts = []
-    for part in re.split(r"\s*\+\s*", expression.strip()):
-        if (literal := re.fullmatch(r"'([^']*)'", part)) is not None:
-            parts.append(literal[1])
-        elif (label := re.fullmatch(r"object\.metadata\.labels\['([^']*)'\]", part)) is not None:
-            parts.append(pod["metadata"]["labels"][label[1]])
-        else:
-            assert part == "object.metadata.name"
-            parts.append(pod["metadata"]["name"])
-    return "".join(parts)
+# kubernetes-validate has no schema of it: here it is the fields that are used.
+_PODMONITOR = {
+    "selector": {"matchLabels": dict, "matchExpressions": [dict]},
+    "podMetricsEndpoints": [
+        {
+            "interval": str,
+            "authorization": {"type": str, "credentials": {"name": str, "key": str}},
+            "relabelings": [
+                {"action": str, "targetLabel": str, "sourceLabels": [str], "regex": str, "replacement": str}
+            ],
+        }
+    ],
+}
 
 
-def _replaced(node: Any, values: dict[str, str]) -> Any:
-    """Put values in the place of their names, in everything below a node."""
-    if isinstance(node, dict):
-        return {key: _replaced(value, values) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_replaced(value, values) for value in node]
-    return values.get(node, node) if isinstance(node, str) else node
+def check_podmonitor(podmonitor: Manifest) -> None:
+    """It has no field that is not known, and every broker's pod is one target, with a sidecar or without."""
+    assert _fits(podmonitor["spec"], _PODMONITOR)
+    (endpoint,) = podmonitor["spec"]["podMetricsEndpoints"]
+    for address, target in (("10.0.0.7", "10.0.0.7:9690"), ("fd00::7", "[fd00::7]:9690")):
+        found = set()
+        for port, container in (("9092", "kafka"), ("9690", "weir"), ("", "other")):
+            labels = {
+                "__address__": f"{address}:{port}",
+                "__meta_kubernetes_pod_ip": address,
+                "__meta_kubernetes_pod_name": "kafka-brokers-12",
+                "container": container,
+            }
+            for rule in endpoint["relabelings"]:
+                _relabel(rule, labels)
+            kept = {name: value for name, value in labels.items() if not name.startswith("__meta")}
+            found.add(tuple(sorted(kept.items())))
+        ((*told,),) = found
+        assert ("__address__", target) in told
+        assert ("broker", "12") in told
+        assert dict(told)["job"].startswith("weir-")
+
+
+def _relabel(rule: Manifest, labels: dict[str, str]) -> None:
+    """What Prometheus does with one rule."""
+    if rule.get("action") == "labeldrop":
+        for name in [name for name in labels if re.fullmatch(rule["regex"], name)]:
+            del labels[name]
+        return
+    value = ";".join(labels.get(name, "") for name in rule.get("sourceLabels", ()))
+    if (found := re.fullmatch(rule.get("regex", "(.*)"), value)) is not None and "action" not in rule:
+        labels[rule["targetLabel"]] = found.expand(rule.get("replacement", "$1").replace("$1", r"\1"))
+
+
+def _fits(node: Any, shape: Any) -> bool:
+    """Whether a value has no other fields, and no other types, than its shape says."""
+    if isinstance(shape, dict):
+        return isinstance(node, dict) and all(key in shape and _fits(node[key], shape[key]) for key in node)
+    if isinstance(shape, list):
+        return isinstance(node, list) and all(_fits(value, shape[0]) for value in node)
+    return isinstance(node, shape)

@@ -44,6 +44,7 @@ class Sidecar:
     reasons: list[str] = field(default_factory=list)
     parts: Sequence[bytes] = (b"weir_a 1\n", b"weir_b 2\n")
     applied: list[ThrottleTable] = field(default_factory=list)
+    asked: list[object] = field(default_factory=list)
     throttle: LayeredThrottle = field(init=False)
     history: History = field(init=False)
     fleet: Fleet = field(init=False)
@@ -63,6 +64,12 @@ class Sidecar:
 
     def metrics(self, accept: str) -> Iterator[bytes]:
         yield from self.parts
+
+    def pause_capture(self, asked: object | None) -> dict[str, Any]:
+        if asked == {"for": "10m"}:
+            raise ConfigError("body", "must be empty")
+        self.asked.append(asked)
+        return {"paused": asked is not None}
 
     def answer_about_shares(self, body: bytes) -> ShareAnswer:
         if not body:
@@ -389,3 +396,13 @@ async def test_admin_question_about_shares_is_answered(client: Client) -> None:
     answer = {"broker_id": 1, "seconds": 0, "words": {}, "refused": {}}
     assert await client.call("POST", "/v1/shares", {}) == (200, answer)
     assert await client.call("POST", "/v1/shares") == (400, {"error": "body: is empty.", "field": "body"})
+
+
+async def test_admin_capture_is_paused_and_resumed(client: Client) -> None:
+    lease = {"lease": {"seconds": 600, "owner": "ann"}}
+    assert await client.call("POST", "/v1/capture/pause") == (200, {"paused": True})
+    assert await client.call("POST", "/v1/capture/pause", lease) == (200, {"paused": True})
+    assert await client.call("POST", "/v1/capture/resume") == (200, {"paused": False})
+    assert (await client.call("POST", "/v1/capture/pause", {"for": "10m"}))[0] == 400
+    assert client.sidecar.asked == [{}, lease, None]
+    assert (await client.call("GET", "/v1/capture/pause"))[0] == 405

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import shutil
 import socket
 import ssl
@@ -19,11 +20,14 @@ from tests.fakes.servers import serving
 from tests.protocol.wire import request, response
 from weir.proxy.capture.capture import Capture
 from weir.proxy.capture.nftables import NftError
+from weir.proxy.capture.pause import Pause
 from weir.proxy.capture.tls_trial import TlsTrial
 from weir.proxy.config.address import Address
 from weir.proxy.config.load import parse_config
+from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.route_keys import RouteKeys
 from weir.proxy.config.tables import CaptureTable
+from weir.proxy.log import EventLog
 from weir.proxy.relay import stand_in
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stand_in import FAILURES
@@ -433,3 +437,43 @@ async def test_somebody_who_is_refused_again_and_again_does_not_end_a_capture_be
         assert "no follower came through" in str(await trouble(2))
         assert await trouble(58, is_in=False) is not None, "it waits for a minute"
         assert await trouble(3, is_in=False) is None
+
+
+async def test_a_paused_capture_is_out_of_the_path_until_it_is_resumed() -> None:
+    async with capturing() as (capture, packet_filter, dropped):
+        capture.learn(BROKERS)
+        await settle()
+        capture.pause.begin({})
+        await settle()
+        assert not capture.is_in
+        assert not packet_filter.is_alive
+        assert capture.not_ready() is None
+        assert "is paused: connections pass" in (capture.pause.sentence() or "")
+        capture.pause.end()
+        await settle()
+        assert packet_filter.is_alive
+        assert dropped.times == 2
+        assert capture.pause.sentence() is None
+
+
+async def test_a_pause_ends_with_its_lease_and_tells_who_began_it() -> None:
+    clock, changes = MovedClock(), []
+    pause = Pause(lambda: changes.append(1), EventLog(), clock)
+    assert pause.next_expiry() == math.inf
+    pause.begin({"lease": {"seconds": 600, "owner": "ann", "reason": "is it weir?"}})
+    clock.move(100)
+    assert pause.as_plain() == {"paused": True, "expires_in_seconds": 500, "owner": "ann", "reason": "is it weir?"}
+    assert "paused for 500 s more (ann: is it weir?)" in (pause.sentence() or "")
+    assert pause.expire() == []
+    clock.move(500)
+    assert [lease.owner for lease in pause.expire()] == ["ann"]
+    assert pause.as_plain() == {"paused": False}
+    assert len(changes) == 2
+
+
+@pytest.mark.parametrize("asked", [{"for": "10m"}, [], {"lease": {"seconds": 0}}, {"lease": 600}])
+def test_a_pause_that_cannot_be_read_changes_nothing(asked: object) -> None:
+    pause = Pause(lambda: pytest.fail("it has changed"), EventLog(), MovedClock())
+    with pytest.raises(ConfigError):
+        pause.begin(asked)
+    assert pause.lease is None

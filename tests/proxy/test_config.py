@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from weir.proxy.config.address import Address, Network
-from weir.proxy.config.load import load_config, parse_config
+from weir.proxy.config.load import broker_id_of, load_config, parse_config
 from weir.proxy.config.tables import Cluster, Config, ConfigError
 from weir.proxy.config.throttle import throttle_settings
 from weir.quota.settings import ThrottleSettings
@@ -436,3 +436,41 @@ def test_address_shown_is_what_was_parsed() -> None:
 def test_address_of_another_form_is_refused_with_a_sentence(text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(repr(text)) + "|port"):
         Address.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("told", "name", "broker_id"),
+    [
+        ("env:POD_NAME", "kafka-brokers-12", 12),
+        ("env:POD_NAME", "7", 7),
+        ("env:POD_NAME+100", "kafka-broker-2", 102),
+        ("env:POD_NAME", "kafka-007", 7),
+    ],
+)
+def test_broker_id_is_the_number_at_the_end_of_a_variable(told: str, name: str, broker_id: int) -> None:
+    assert broker_id_of(told, {"POD_NAME": name}) == broker_id
+
+
+@pytest.mark.parametrize(
+    ("told", "environment", "reason"),
+    [
+        ("env:POD_NAME", {}, "has none"),
+        ("env:POD_NAME", {"POD_NAME": "kafka-0-x"}, "ends with none"),
+        ("env:POD_NAME", {"POD_NAME": ""}, "ends with none"),
+        ("env:POD NAME", {"POD NAME": "1"}, "must be an integer, or"),
+        ("$POD_NAME", {"POD_NAME": "kafka-1"}, "must be an integer, or"),
+    ],
+)
+def test_broker_id_that_no_variable_gives_is_refused(told: str, environment: dict[str, str], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as refused:
+        broker_id_of(told, environment)
+    assert refused.value.field == "broker_id"
+
+
+def test_one_file_is_for_every_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'broker_id = "env:POD_NAME"\n[[ingress]]\nlisten = "127.0.0.1:0"\nupstream = "127.0.0.1:1"\n'
+    monkeypatch.setenv("POD_NAME", "kafka-brokers-31")
+    assert parse_config(text).broker_id == 31
+    monkeypatch.setenv("POD_NAME", "kafka-99999999999")
+    with pytest.raises(ConfigError, match="broker_id"):
+        parse_config(text)

@@ -17,6 +17,7 @@ from weir.proxy.cluster.watch import watch_cluster
 from weir.proxy.config.address import Address
 from weir.proxy.config.load import parse_config
 from weir.proxy.log import EventLog
+from weir.quota.layers import Layer
 from weir.quota.removed_replicas import RemovedReplicas
 from weir.quota.setting_names import FOLLOWER_REPLICAS, LEADER_REPLICAS
 from weir.quota.throttle import Throttle
@@ -142,7 +143,8 @@ class Following(Watched):
 
     @property
     def in_force(self) -> dict[str, Any]:
-        return {".".join(path[-2:]): _plain(entry.value) for path, entry in self.view.throttle.entries.items()}
+        layer = self.view.throttle or Layer("kafka")
+        return {".".join(path[-2:]): _plain(entry.value) for path, entry in layer.entries.items()}
 
 
 def _plain(value: object) -> object:

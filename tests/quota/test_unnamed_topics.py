@@ -138,7 +138,9 @@ def test_what_the_cluster_has_not_told_counts_as_covered(scope: Scope, told: str
     throttle = Throttle("leader", 1, MovedClock(), ThrottleSettings(quotas=(QuotaSettings("one", MB, scope),)))
     ends = Ends(2, 2)
     assert 0 in throttle.rules.throttled_partitions(b"t", NO_ID, ends)
-    assert throttle.rules.untold() == {"reassignments": told == "adding", "racks": told == "racks"}
+    assert [what for what, is_lacking in throttle.rules.untold().items() if is_lacking] == [
+        {"adding": "reassignments", "racks": "racks"}[told]
+    ]
     throttle.set_under_min_isr(frozenset({(b"t", 0)}))
     assert (0 in throttle.rules.throttled_partitions(b"t", NO_ID, ends)) == (told == "racks")
     if told == "adding":

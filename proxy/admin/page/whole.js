@@ -16,11 +16,11 @@ let passedAtOpening = null; // times by side and reason
 function showHead(status) {
   document.title = `weir, broker ${status.broker_id}`;
   say(one("h1"), `Broker ${status.broker_id}`);
-  say(one("#about"), `weir ${status.version}, up ${duration(status.uptime_seconds)}, busy ${Math.round(100 * status.event_loop.busy)} % of the time`);
+  say(one("#about"), `weir ${status.version}, up ${duration(status.uptime_seconds)}, busy ${Math.round(100 * (status.event_loop?.busy ?? 0))} % of the time`);
   const states = [make("li", { class: status.ready ? "good" : "bad" }, status.ready ? "ready" : "not ready")];
   if (status.topic_ids_unknown) states.push(make("li", { class: "bad" }, `${counted(status.topic_ids_unknown, "topic id")} without a name`));
   one("#states").replaceChildren(...states);
-  const reasons = Object.values(status.troubles).map((sentence) => ` ${sentence[0].toUpperCase()}${sentence.slice(1)}.`);
+  const reasons = Object.values(status.troubles ?? {}).map((sentence) => ` ${sentence[0].toUpperCase()}${sentence.slice(1)}.`);
   trouble(`${status.not_ready.length ? `Not ready: ${status.not_ready.join("; ")}.` : ""}${reasons.join("")}`.trim());
 }
 

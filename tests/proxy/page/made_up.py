@@ -235,6 +235,9 @@ class MadeUp:
     def metrics(self, accept: str) -> Iterator[bytes]:
         yield b""
 
+    def pause_capture(self, asked: object | None) -> dict[str, Any]:
+        return {"paused": asked is not None}
+
     def answer_about_shares(self, body: bytes) -> ShareAnswer:
         return ShareAnswer(broker_id=1)
 

@@ -7,9 +7,8 @@ import pytest
 from tests.fakes.clock import MovedClock
 from weir.proxy.shares.follower_quotas import FollowerQuotas
 from weir.quota.scopes import Ends, Matching
-from weir.quota.settings import QuotaSettings, ThrottleSettings
+from weir.quota.settings import LEAST_SHARE, QuotaSettings, ThrottleSettings
 from weir.quota.shares.share import Terms
-from weir.quota.side_quotas import LEAST_SHARE
 from weir.quota.throttle import Throttle
 
 RATE = 900

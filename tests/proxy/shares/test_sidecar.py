@@ -10,8 +10,8 @@ from tests.fakes.metadata_broker import metadata_broker
 from tests.proxy.exporting import until
 from weir.proxy.config.load import parse_config
 from weir.proxy.sidecar import Sidecar
+from weir.quota.settings import LEAST_SHARE
 from weir.quota.shares.share import Part
-from weir.quota.side_quotas import LEAST_SHARE
 
 QUOTA = {"name": "into", "side": "follower", "rate": 900, "kept_at": "leaders"}
 

@@ -1,0 +1,152 @@
+{{- define "weir.name" -}}weir-{{ .Values.cluster }}{{- end }}
+
+{{- define "weir.image" -}}
+{{ .Values.image.repository }}
+{{- if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{- define "weir.labels" -}}
+app.kubernetes.io/name: weir
+app.kubernetes.io/instance: {{ include "weir.name" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end }}
+
+{{/* Whether a policy or a webhook gives pods their sidecar: "policy", "webhook" or "none". */}}
+{{- define "weir.injection" -}}
+{{- if ne .Values.injection "auto" -}}{{ .Values.injection }}
+{{- else if semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version -}}policy
+{{- else -}}webhook{{- end -}}
+{{- end }}
+
+{{/* Which pods: by their labels, and without those that are to have none. */}}
+{{- define "weir.selector" -}}
+matchLabels: {{- toYaml .Values.podSelector | nindent 2 }}
+matchExpressions:
+  - {key: weir/inject, operator: NotIn, values: ["false"]}
+{{- end }}
+
+{{/* Of which namespace. Where Pod Security refuses NET_ADMIN, a pod with a sidecar would not be created: it gets none. */}}
+{{- define "weir.namespace" -}}
+matchLabels: {kubernetes.io/metadata.name: {{ .Release.Namespace }}}
+matchExpressions:
+  - {key: pod-security.kubernetes.io/enforce, operator: NotIn, values: [baseline, restricted]}
+{{- end }}
+
+{{/* CEL, for the policy and for the webhook: which of these pods. A pod of the node's network would have the node captured. */}}
+{{- define "weir.conditions" -}}
+- name: has-a-name
+  expression: has(object.metadata.name) && object.metadata.name != ''
+- name: has-no-sidecar-yet
+  expression: "!has(object.spec.initContainers) || !object.spec.initContainers.exists(c, c.name == 'weir')"
+- name: has-a-network-of-its-own
+  expression: "!has(object.spec.hostNetwork) || !object.spec.hostNetwork"
+{{- if .Values.onlyPods }}
+- name: is-one-of-the-first
+  expression: "object.metadata.name in {{ toJson .Values.onlyPods | replace "\"" "'" }}"
+{{- end }}
+{{- end }}
+
+{{/*
+What a pod gets. {pod} stands for its name. Everything that is mounted may be missing: then the sidecar waits beside the path.
+Root in the container, for a container's other users hold no capability; of root's rights it has NET_ADMIN alone.
+*/}}
+{{- define "weir.sidecar" -}}
+{{- $tls := .Values.listener.tls -}}
+container:
+  name: weir
+  image: {{ include "weir.image" . }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  restartPolicy: Always
+  args: [run, --wait, --config, /etc/weir/weir.toml]
+  env:
+    - name: POD_NAME
+      valueFrom: {fieldRef: {fieldPath: metadata.name}}
+    - {name: WEIR_TOKEN_FILE, value: /etc/weir-tokens/write} # for commands in the container
+  ports:
+    - {name: weir-admin, containerPort: 9690}
+  startupProbe:
+    httpGet: {path: /healthz, port: 9690}
+    periodSeconds: 1
+    failureThreshold: 30
+  # A hung one is killed after 8 s: it would not heed SIGTERM.
+  livenessProbe:
+    httpGet: {path: /healthz, port: 9690}
+    periodSeconds: 2
+    timeoutSeconds: 2
+    failureThreshold: 3
+    terminationGracePeriodSeconds: 1
+  resources: {{- toYaml .Values.resources | nindent 4 }}
+  securityContext:
+    runAsUser: 0
+    runAsGroup: 0
+    runAsNonRoot: false
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities: {drop: [ALL], add: [NET_ADMIN]}
+    seccompProfile: {type: RuntimeDefault}
+  volumeMounts:
+    - {name: weir, mountPath: /etc/weir, readOnly: true}
+    - {name: weir-tokens, mountPath: /etc/weir-tokens, readOnly: true}
+    {{- if $tls.secretName }}
+    - {name: weir-keys, mountPath: /etc/weir-keys, readOnly: true}
+    - {name: weir-ca, mountPath: /etc/weir-ca, readOnly: true}
+    {{- end }}
+    {{- if .Values.clientSecretName }}
+    - {name: weir-client, mountPath: /etc/weir-client, readOnly: true}
+    {{- end }}
+    # In the place of the broker's token for the API server, which the sidecar has no use for.
+    - {name: weir-no-token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
+volumes:
+  - name: weir
+    configMap: {name: {{ include "weir.name" . }}, optional: true}
+  - name: weir-tokens
+    secret: {secretName: {{ .Values.tokensSecretName }}, optional: true, defaultMode: 256}
+  {{- if $tls.secretName }}
+  - name: weir-keys
+    secret:
+      secretName: {{ $tls.secretName | quote }}
+      optional: true
+      defaultMode: 256
+      items:
+        - {key: {{ $tls.certificate | quote }}, path: broker.crt}
+        - {key: {{ $tls.key | quote }}, path: broker.key}
+  - name: weir-ca
+    secret: {secretName: {{ required "listener.tls.caSecretName is missing: the Secret with the brokers' authority" $tls.caSecretName }}, optional: true}
+  {{- end }}
+  {{- if .Values.clientSecretName }}
+  - name: weir-client
+    secret: {secretName: {{ .Values.clientSecretName }}, optional: true, defaultMode: 256}
+  {{- end }}
+  - name: weir-no-token
+    emptyDir: {sizeLimit: 1Mi}
+{{- end }}
+
+{{/* A value as CEL: (list TYPE VALUE). Maps are objects of that type, but for those of quantities. */}}
+{{- define "weir.cel" -}}
+{{- $type := index . 0 -}}
+{{- $value := index . 1 -}}
+{{- if kindIs "map" $value -}}
+  {{- $plain := or (hasSuffix ".requests" $type) (hasSuffix ".limits" $type) -}}
+  {{- if not $plain }}{{ $type }}{{ end }}{
+  {{- $first := true -}}
+  {{- range $key, $inner := $value -}}
+    {{- if not $first }}, {{ end -}}
+    {{- $first = false -}}
+    {{- if $plain }}{{ toJson $key }}: {{ toString $inner | toJson }}
+    {{- else }}{{ $key }}: {{ include "weir.cel" (list (printf "%s.%s" $type $key) $inner) }}
+    {{- end -}}
+  {{- end -}}
+  }
+{{- else if kindIs "slice" $value -}}
+  [
+  {{- range $index, $inner := $value -}}
+    {{- if $index }}, {{ end -}}
+    {{- include "weir.cel" (list $type $inner) -}}
+  {{- end -}}
+  ]
+{{- else if kindIs "string" $value -}}
+  {{- if hasPrefix "{pod}" $value -}}
+    object.metadata.name{{ with trimPrefix "{pod}" $value }} + {{ toJson . }}{{ end }}
+  {{- else -}}{{ toJson $value }}{{- end -}}
+{{- else -}}{{ toJson $value }}{{- end -}}
+{{- end }}

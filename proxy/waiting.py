@@ -1,0 +1,194 @@
+"""A sidecar that captures and cannot start yet: it stays out of the path, tells what is missing, and looks again.
+
+Its broker works without it meanwhile: in a pod, a native sidecar that ended would keep its broker from starting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from weir.proxy.admin.access import Access
+from weir.proxy.admin.exposition import Family, content_type, render
+from weir.proxy.admin.troubles import trouble_family
+from weir.proxy.capture.requirements import CaptureError
+from weir.proxy.config.address import Address
+from weir.proxy.config.tables import DEFAULT_ADMIN, Config, ConfigError
+from weir.proxy.listeners import ListenError
+from weir.proxy.log import EventLog, close_log, configure_logging
+from weir.proxy.server import run_sidecar
+from weir.proxy.watchdog import Watchdog
+
+LOOK_SECONDS: Final = 2.0
+_AGAIN_SECONDS: Final = 10.0  # after a start that failed: each tries all that a start does
+_KIND: Final = "not_started"
+
+Load = Callable[[], Config]
+"""Reads and checks the file; ConfigError says what is missing."""
+
+
+def run_when_ready(path: Path, load: Load, version: str) -> int:
+    """Serve the file as `run_sidecar` does, as soon as it can be. Returns the exit status.
+
+    What a file with listeners lacks is raised at once: it stands in its broker's path.
+    """
+
+    def checked() -> Config:
+        config = load()
+        Access(config.admin, time.monotonic)  # the tokens' files, which `load` does not read
+        return config
+
+    failure: Exception | None = None
+    while True:
+        try:
+            config = checked() if failure is None else _Waiting(path, checked, version, failure).run()
+            return 0 if config is None else run_sidecar(config, path, version)
+        except Exception as error:  # a bug, too, may not keep a broker from starting
+            if {"ingress", "egress"} & _tables(path).keys():
+                raise
+            failure = error
+
+
+class _Waiting:
+    """Waits until the file can be used, or until SIGTERM or SIGINT. SIGHUP has it look at once.
+
+    It tells whoever asks, without a token: the one that would open it may be what is missing.
+    """
+
+    def __init__(self, path: Path, load: Load, version: str, failure: Exception) -> None:
+        self._path = path
+        self._load = load
+        self._version = version
+        self._seconds = LOOK_SECONDS if isinstance(failure, ConfigError) else _AGAIN_SECONDS
+        self._reason = _words(failure)
+        self._log = EventLog()
+
+    def run(self) -> Config | None:
+        """Return the file's configuration; None where the process is to end."""
+        log = _tables(self._path).get("log")
+        configure_logging(as_json=isinstance(log, dict) and log.get("json") is True, level="info")
+        self._tell()
+        try:
+            with asyncio.Runner() as runner:
+                return runner.run(self._run())
+        finally:
+            close_log()  # its thread would keep the capabilities that `run_sidecar` gives up
+
+    async def _run(self) -> Config | None:
+        end, look = asyncio.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, look.set)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, _set_all, end, look)
+        server = web.AppRunner(self._application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        watchdog = Watchdog(self._log, kills=False)
+        await server.setup()
+        watchdog.start()
+        try:
+            await self._listen(server)
+            while not end.is_set():
+                look.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._seconds):
+                        await look.wait()
+                try:
+                    config = await asyncio.to_thread(self._load)
+                except Exception as error:  # noqa: BLE001 - as above
+                    if (reason := _words(error)) != self._reason:
+                        self._reason, self._seconds = reason, LOOK_SECONDS
+                        self._tell()
+                else:
+                    return None if end.is_set() else config
+            return None
+        finally:
+            watchdog.close()
+            await server.cleanup()
+
+    async def _listen(self, server: web.AppRunner) -> None:
+        """Listen where the file says, if it says so; else on all addresses, for whoever asks whether this lives."""
+        admin = _tables(self._path).get("admin")
+        host, port = None, DEFAULT_ADMIN.port
+        with suppress(TypeError, AttributeError, KeyError, ValueError):
+            address = Address.parse(dict(admin or {})["listen"])
+            host, port = address.host, address.port
+        try:
+            await web.TCPSite(server, host, port).start()
+        except OSError as error:
+            self._log.warning("not_told", port=port, reason=error.strerror or str(error))
+
+    def _tell(self) -> None:
+        self._log.error(
+            _KIND, reason=self._reason, effect="connections pass beside weir, unthrottled, until it is there"
+        )
+
+    def _application(self) -> web.Application:
+        async def healthz(_: web.Request) -> web.Response:
+            return _json({"status": "ok"})
+
+        async def readyz(_: web.Request) -> web.Response:
+            return _json({"status": "not ready", "reasons": [self._reason]}, 503)
+
+        async def status(_: web.Request) -> web.Response:
+            return _json(self._status())
+
+        async def metrics(request: web.Request) -> web.Response:
+            accept = request.headers.get("Accept", "")
+            body = b"".join(render(self._families(), accept))
+            return web.Response(body=body, headers={"Content-Type": content_type(accept)})
+
+        async def others(_: web.Request) -> web.Response:
+            return _json({"error": f"The sidecar has not started: {self._reason}.", "field": None}, 503)
+
+        application = web.Application()
+        shown = (("/healthz", healthz), ("/readyz", readyz), ("/metrics", metrics), ("/v1/status", status))
+        application.add_routes(
+            [*(web.get(path, handler) for path, handler in shown), web.route("*", "/{rest:.*}", others)]
+        )
+        return application
+
+    def _status(self) -> dict[str, Any]:
+        return {
+            "version": self._version,
+            "broker_id": None,
+            "state": "waiting",
+            "ready": False,
+            "not_ready": [self._reason],
+            "troubles": {_KIND: self._reason},
+            "sides": {},
+        }
+
+    def _families(self) -> Iterator[Family]:
+        yield Family("weir_build_info", "gauge", "The running version.", ("version",), [((self._version,), 1)])
+        yield Family("weir_ready", "gauge", "Whether GET /readyz is answered with 200.", (), [((), 0)])
+        yield Family("weir_captured", "gauge", "Whether brokers' connections are captured now.", (), [((), 0)])
+        yield trouble_family({_KIND: self._reason})
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, ConfigError | ListenError | CaptureError) else repr(error)
+
+
+def _set_all(*events: asyncio.Event) -> None:
+    for event in events:
+        event.set()
+
+
+def _tables(path: Path) -> dict[str, Any]:
+    """Return what can be read of a file that may be refused; nothing where it is no TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
+def _json(value: object, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value) + b"\n", status=status, content_type="application/json")
