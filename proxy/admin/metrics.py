@@ -83,14 +83,14 @@ def families(sides: Sequence[SideSource], process: ProcessStats, *, by_partition
         [((), int(process.is_ready))],
     )
     yield Family(
-        "weir_event_loop_busy_ratio",
+        "weir_loop_busy_ratio",
         "gauge",
         "The share of the last 10 s in which the event loop worked, or waited for a core to work on.",
         (),
         [((), process.load.busy)],
     )
     yield Family(
-        "weir_event_loop_late_seconds",
+        "weir_loop_delay_seconds",
         "gauge",
         "How late the event loop calls back: the 99th percentile of the last 10 s.",
         (),
