@@ -1,0 +1,26 @@
+"""One broker with a sidecar before it, and the programs that drive foreign clients, built where their tools are."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clients.drivers import Drivers
+from weir.lab.cluster import Cluster
+from weir.lab.modes import KraftCluster
+from weir.lab.settings import Route
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    with KraftCluster(brokers=1, routes=Route.INGRESS) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def drivers(cluster: Cluster) -> Iterator[Drivers]:
+    with tempfile.TemporaryDirectory(prefix="weir-clients-") as folder:
+        yield Drivers(Path(folder), cluster.version)
