@@ -39,6 +39,11 @@ class Client:
         """What its requests wait for."""
         return self._groups
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other sidecars have parts of its limits."""
+        return any([group.share < 1 for group in self._groups])
+
     def set_groups(self, groups: Sequence[Group]) -> None:
         """Take other groups, as the rules changed."""
         self._groups = tuple(groups)

@@ -14,7 +14,12 @@ from weir.protocol.response_scanner import Buffer
 from weir.proxy.limits.stage import LimitStage
 
 _THROTTLE_TIME: Final = struct.Struct(">i")
+
 _MOST_HELD_PART: Final = 0.9  # of what a request can be held for, where the rest of a pause is told
+
+_TOLD_PART: Final = 0.8  # of a pause, where limits are shared
+_LEAST_TOLD_SECONDS: Final = 0.2
+_MOST_TOLD_ANYWAY: Final = 1.0
 
 _LONGEST_ANSWER: Final = 64 * 1024  # bytes of a Produce answer that is kept to be changed
 
@@ -142,7 +147,8 @@ class ProduceAnswer:
     def _changed(self, answer: bytes) -> bytes:
         if not nearest_produce_version(self._version).clients_wait:
             return answer
-        seconds = told_seconds(self._client.pause(), self._most_told, self._held)
+        pause, is_shared = self._client.pause(), self._client.is_shared
+        seconds = told_seconds(pause, self._most_told, self._held, is_shared=is_shared)
         changed = with_throttle_time(answer, self._version, int(seconds * 1000))
         if changed != answer:
             now = self._stage.clock()
@@ -150,13 +156,17 @@ class ProduceAnswer:
         return changed
 
 
-def told_seconds(pause: float, most: float, held: float) -> float:
+def told_seconds(pause: float, most: float, held: float, *, is_shared: bool = False) -> float:
     """Return how many seconds of a pause a client is told to wait itself: what a request can't be `held` for, if any.
 
     What is told cannot be taken back when limits change, keeps a client's other requests waiting too, and Java logs it
     as a warning each time. So no more is told than has to be, and not more than `most`.
+
+    Where several sidecars have parts of a limit, a request that is held counts as one that wants a larger part. So the
+    client is then told of a part of any pause.
     """
-    return max(0.0, min(pause - _MOST_HELD_PART * held, most))
+    least = _TOLD_PART * min(pause, _MOST_TOLD_ANYWAY) if is_shared and pause >= _LEAST_TOLD_SECONDS else 0.0
+    return min(max(least, pause - _MOST_HELD_PART * held), most)
 
 
 def _count(stage: LimitStage, client: Client, counts: RecordCounts, *, by_id: bool) -> int:

@@ -1,4 +1,4 @@
-"""Holds the next Fetch or Produce of a limited client until its pause is over.
+"""Holds the next Fetch, ShareFetch or Produce of a limited client until its pause is over.
 
 A request is never held for so long that its client gives it up: `weir.limits.holds` says how long. A Fetch whose pause
 is longer is then answered without records, so its client asks again, and keeps its place. Others go to the broker.
@@ -20,7 +20,7 @@ from weir.protocol.fetch_request import decode_fetch_request
 from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, made_up_entries
 from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.framing import Pending, RequestBegins
-from weir.protocol.header import FETCH, PRODUCE, SIZE
+from weir.protocol.header import FETCH, PRODUCE, SHARE_FETCH, SIZE
 from weir.protocol.record_counts import counts_of_answer, counts_of_request
 from weir.protocol.request_head import Head, RequestHead
 from weir.protocol.request_sender import CLIENT_ID_AT
@@ -37,6 +37,7 @@ LOOK_SECONDS: Final = 0.25
 MOST_TOLD_PRODUCE_SECONDS: Final = 15.0
 """The most that a producer is told to wait where its pause is longer than a request can be held."""
 
+_LIMITED: Final = (FETCH, PRODUCE, SHARE_FETCH)
 _MOST_IN_FLIGHT: Final = 5  # requests of a producer (max.in.flight.requests.per.connection)
 _INVALID_FETCH_SESSION_EPOCH: Final = 71
 _UNKNOWN_HIGH_WATERMARK: Final = -1
@@ -67,7 +68,7 @@ class LinkGate:
 
     def may_hold(self, head: RequestHead, frame: Head) -> bool:
         """Return whether it is a request that moves records, and not of the client that was found to have no limit."""
-        if head.api_key != FETCH and head.api_key != PRODUCE:
+        if head.api_key not in _LIMITED:
             return False
         passing = self._passing
         if not passing or self._known_at != self._stage.clients.generation:
@@ -147,11 +148,11 @@ class LinkGate:
 
     def _passed(self, request: RequestBegins, client: Client) -> Pass:
         head = request.head
-        if head.api_key == FETCH:
-            counts = counts_of_answer(FETCH, head.api_version)
+        if head.api_key != PRODUCE:
+            counts = counts_of_answer(head.api_key, head.api_version)
             if counts is None:
                 return self._not_counted()
-            by_id = FETCH_VERSIONS[head.api_version].names_topics_by_id
+            by_id = head.api_key == SHARE_FETCH or FETCH_VERSIONS[head.api_version].names_topics_by_id
             return Pass(FetchAnswer(self._stage, client, counts, by_id=by_id, answered=self._fetched))
         counts = counts_of_request(PRODUCE, head.api_version)
         if counts is None:
@@ -202,6 +203,8 @@ def _kind(request: RequestBegins) -> Kind:
     sender = request.sender
     if request.head.api_key == PRODUCE:
         return "transaction" if sender.is_transactional else "produce"
+    if request.head.api_key == SHARE_FETCH:
+        return "share_fetch"
     has_session = sender.session is None or sender.session[1] > 0
     return "session_fetch" if has_session or not sender.is_whole else "fetch"
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from tests.clients.drivers import LANGUAGES, Drivers, Outcome
 from weir.lab.cluster import Cluster
@@ -155,4 +156,22 @@ def test_what_a_producer_sent_without_acks_arrives(cluster: Cluster, drivers: Dr
 @pytest.mark.parametrize("client", ["franz-go", "java"])
 def test_share_group(cluster: Cluster, drivers: Drivers, client: str) -> None:
     """Its members fetch with ShareFetch (KIP-932)."""
-    pytest.skip("written with share groups")
+    limited = []
+    for per_second in (None, 200):
+        topic = filled(cluster, 2000, 50)
+        start_at_the_begin(cluster, topic)
+        limit(cluster, topic if per_second else None, per_second or 0)
+        limited.append(run(cluster, drivers, client, "share", topic, 2000, batch=100))
+    free, held = limited
+    assert complaints(held, free) == []
+    assert (held.records, held.distinct) == (2000, 2000)
+    assert free.rate() > 2 * 200
+    assert LEAST <= held.rate() / 200 <= MOST
+
+
+def start_at_the_begin(cluster: Cluster, group: str) -> None:
+    """Have a share group read what is there: its default is what comes."""
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+    resource = ConfigResource(ConfigResourceType.GROUP, group, {"share.auto.offset.reset": "earliest"})
+    admin.alter_configs([resource], incremental=True)
+    admin.close()

@@ -32,7 +32,7 @@ func kafkaGoConsume(job *Job, outcome *Outcome) {
 
 func kafkaGoProduce(job *Job, outcome *Outcome) {
 	writer := &kafka.Writer{Addr: kafka.TCP(job.Bootstrap), Topic: job.Topic, RequiredAcks: kafka.RequiredAcks(job.Acks),
-		BatchSize: job.Batch, BatchBytes: 1 << 20, BatchTimeout: 20 * time.Millisecond, Async: true,
+		BatchSize: job.Batch, BatchBytes: 1 << 20, BatchTimeout: 20 * time.Millisecond, Async: true, WriteTimeout: 40 * time.Second,
 		Transport: &kafka.Transport{ClientID: job.ClientID},
 		Completion: func(messages []kafka.Message, err error) {
 			if err != nil {

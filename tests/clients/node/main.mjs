@@ -65,7 +65,7 @@ async function platformatic () {
   const { Consumer, Producer, stringDeserializers, stringSerializers } = await import('@platformatic/kafka')
   const options = { clientId: job.client_id, bootstrapBrokers: [job.bootstrap] }
   if (job.role === 'produce') {
-    const producer = new Producer({ ...options, serializers: stringSerializers })
+    const producer = new Producer({ ...options, serializers: stringSerializers, timeout: 20_000 })
     await sendAll((values) => producer.send({
       acks: job.acks,
       messages: values.map((value) => ({ topic: job.topic, value }))
