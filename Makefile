@@ -60,12 +60,14 @@ check: .venv/.installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+UNIT := not integration and not spark and not slow and not clients
+
 unit: .venv/.installed
-	$(BIN)/pytest -n 2 --dist loadfile -m "not integration and not spark and not slow and not clients"
+	$(BIN)/pytest -n 2 --dist loadfile -m "$(UNIT)"
 
 # Again on the newest other Python of this machine: what depends on its version, in 40 s on two cores.
 unit-newest: .venv/.installed
-	$(BIN)/python -m weir.lab.newest_python -n 2 --dist loadfile -m "not integration and not spark and not slow and not clients" \
+	$(BIN)/python -m weir.lab.newest_python -n 2 --dist loadfile -m "$(UNIT)" \
 	  $(NEWEST_TESTS)
 
 NEWEST_TESTS = tests/access tests/cli tests/control tests/proxy/tls tests/proxy/checkup tests/proxy/test_*.py

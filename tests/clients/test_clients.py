@@ -21,6 +21,7 @@ pytestmark = pytest.mark.clients
 
 SIZE: Final = 20  # bytes of a value
 LEAST, MOST = 0.97, 1.02  # x the limit
+_IS_BUSY: Final = re.compile("blocking the event loop")  # kafka-python, where the machine is slow
 _ids = numbers()
 
 every_client = pytest.mark.parametrize("client", LANGUAGES)
@@ -74,6 +75,7 @@ def run(cluster: Cluster, drivers: Drivers, client: str, role: str, topic: str, 
 def complaints(outcome: Outcome, free: Outcome | None = None) -> list[str]:
     """Return what a client complains of under a limit, without what it says of Kafka alone."""
     known = {_kind(error) for error in free.errors} if free else set()
+    known |= {_kind(error) for error in outcome.errors if _IS_BUSY.search(error)}
     return [error for error in outcome.errors if _kind(error) not in known]
 
 
@@ -106,13 +108,13 @@ def consumed(cluster: Cluster, drivers: Drivers, client: str, role: str = "consu
 
 @every_client
 def test_consumer_of_small_answers(cluster: Cluster, drivers: Drivers, client: str) -> None:
-    consumed(cluster, drivers, client, limit=500, batch=25, seconds=8)
+    consumed(cluster, drivers, client, limit=500, batch=25, seconds=6)
 
 
 @every_client
 def test_consumer_of_answers_worth_seconds_of_the_limit(cluster: Cluster, drivers: Drivers, client: str) -> None:
-    """Each answer is followed by a pause of 4 s."""
-    consumed(cluster, drivers, client, limit=100, batch=400, seconds=20, fetch_bytes=15_000)
+    """Each answer is followed by a pause of 3 s."""
+    consumed(cluster, drivers, client, limit=100, batch=300, seconds=15, fetch_bytes=12_000)
 
 
 def produced(cluster: Cluster, drivers: Drivers, client: str, per_second: int, count: int, **job: Any) -> Outcome:
@@ -134,23 +136,27 @@ def produced(cluster: Cluster, drivers: Drivers, client: str, per_second: int, c
 
 
 @every_client
-@pytest.mark.parametrize("acks", [-1, 1])
-def test_producer_of_small_batches(cluster: Cluster, drivers: Drivers, client: str, acks: int) -> None:
-    limited = produced(cluster, drivers, client, 250, 2000, acks=acks)
+def test_producer_of_small_batches(cluster: Cluster, drivers: Drivers, client: str) -> None:
+    limited = produced(cluster, drivers, client, 250, 1500)
     assert LEAST <= limited.rate() / 250 <= MOST
 
 
 @every_client
 def test_producer_of_batches_worth_seconds_of_the_limit(cluster: Cluster, drivers: Drivers, client: str) -> None:
-    limited = produced(cluster, drivers, client, 100, 2000, batch=400)
+    limited = produced(cluster, drivers, client, 100, 1500, batch=300, acks=1)
     assert LEAST <= limited.rate() / 100 <= MOST
 
 
 @every_client
 def test_what_a_producer_sent_without_acks_arrives(cluster: Cluster, drivers: Drivers, client: str) -> None:
     begin = time.monotonic()
-    produced(cluster, drivers, client, 250, 2000, acks=0)
-    assert time.monotonic() - begin > 0.9 * 2000 / 250
+    produced(cluster, drivers, client, 250, 1250, acks=0)
+    assert time.monotonic() - begin > 0.9 * 1250 / 250
+
+
+def test_sixty_sends_at_once(cluster: Cluster, drivers: Drivers) -> None:
+    """They take 36 s, and KafkaJS gives up what it has sent after 30: its sixth waits until one is answered."""
+    produced(cluster, drivers, "kafkajs", 100, 3600, batch=60, in_flight=5)
 
 
 @pytest.mark.parametrize("client", ["franz-go", "java"])
