@@ -45,14 +45,15 @@ class Outcome:
     """Records by hundredths of a second since its start."""
     errors: list[str]
 
-    def rate(self) -> float:
+    def rate(self, together: float) -> float:
         """Return records/s from the second answer to the last, without what the last one brought.
 
-        What the first one brought may have been noted late, as its client was starting.
+        What comes within `together` seconds is one answer's. What the first one brought may have been noted late, as
+        its client was starting.
         """
         lumps: list[list[int]] = []  # [hundredth of a second in which it began, in which it ended, records]
         for at, records in sorted((int(time), records) for time, records in self.arrivals.items()):
-            if lumps and at - lumps[-1][1] <= 1:  # what came together may be noted in several hundredths
+            if lumps and at - lumps[-1][0] <= 100 * together:
                 lumps[-1][1:] = [at, lumps[-1][2] + records]
             else:
                 lumps.append([at, at, records])

@@ -157,7 +157,7 @@ async def test_a_fetch_without_a_session_is_answered_after_its_wait(
         await found.passes_with(client, broker, fetch(1, version), fetched(1, 2000, version))
         asked = fetch(2, version, session=session, max_wait_ms=max_wait_ms)
         await found.is_held(client, broker, asked)
-        await found.move(held - 0.02)
+        await found.move(held - 0.005)
         await asyncio.sleep(0)
         assert found.has_held()
         await found.move(0.03)
