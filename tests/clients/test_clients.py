@@ -23,7 +23,8 @@ pytestmark = pytest.mark.clients
 SIZE: Final = 20  # bytes of a value
 LEAST, MOST = 0.97, 1.02  # x the limit
 BUSY: Final = 2  # processes a core that run or want to: then clients are late for reasons of their own
-_IS_BUSY: Final = re.compile("blocking the event loop")  # kafka-python, where the machine is slow
+_HARMLESS: Final = re.compile("blocking the event loop|No partition metadata")
+"""What kafka-python says now and then: where the machine is slow, and when its group is ready before its metadata."""
 _ids = numbers()
 
 every_client = pytest.mark.parametrize("client", LANGUAGES)
@@ -77,7 +78,7 @@ def run(cluster: Cluster, drivers: Drivers, client: str, role: str, topic: str, 
 def complaints(outcome: Outcome, free: Outcome | None = None) -> list[str]:
     """Return what a client complains of under a limit, without what it says of Kafka alone."""
     known = {_kind(error) for error in free.errors} if free else set()
-    known |= {_kind(error) for error in outcome.errors if _IS_BUSY.search(error)}
+    known |= {_kind(error) for error in outcome.errors if _HARMLESS.search(error)}
     return [error for error in outcome.errors if _kind(error) not in known]
 
 
