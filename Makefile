@@ -5,6 +5,7 @@
 #   make test    everything that CI runs: check, unit tests, tests of the Spark jobs, integration tests on real brokers
 #   make check   format, lint, types, import layers
 #   make spark   the tests of the Spark jobs, a part of them on Spark 3.5 too
+#   make clients Kafka clients of other languages against the limits: those whose tools (go, npm, javac) are here
 #   make bench   the long measurements
 #   make release the wheel, the sdist, and a bill of materials with licences, in dist/
 #   make lock    writes the lock files anew from pyproject.toml
@@ -19,7 +20,7 @@ BIN := .venv/bin
 # Without Python's caches each worker of each stage would compile all the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup same-python demo test check unit unit-newest spark integration bench release lock clean
+.PHONY: setup same-python demo test check unit unit-newest spark integration clients bench release lock clean
 
 setup: .venv/.installed .cache/.jars
 
@@ -59,12 +60,14 @@ check: .venv/.installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+UNIT := not integration and not spark and not slow and not clients
+
 unit: .venv/.installed
-	$(BIN)/pytest -n 2 --dist loadfile -m "not integration and not spark and not slow"
+	$(BIN)/pytest -n 2 --dist loadfile -m "$(UNIT)"
 
 # Again on the newest other Python of this machine: what depends on its version, in 40 s on two cores.
 unit-newest: .venv/.installed
-	$(BIN)/python -m weir.lab.newest_python -n 2 --dist loadfile -m "not integration and not spark and not slow" \
+	$(BIN)/python -m weir.lab.newest_python -n 2 --dist loadfile -m "$(UNIT)" \
 	  $(NEWEST_TESTS)
 
 NEWEST_TESTS = tests/access tests/cli tests/control tests/proxy/tls tests/proxy/checkup tests/proxy/test_*.py
@@ -85,6 +88,9 @@ spark: .venv/.installed .cache/spark-3.5/.installed
 integration: setup
 	$(BIN)/pytest -n 2 --dist loadfile -m "integration and not slow" || \
 	  $(BIN)/pytest --last-failed --last-failed-no-failures none -m "integration and not slow"
+
+clients: setup
+	$(BIN)/pytest -n 3 --dist load -m clients tests/clients
 
 # Every bench/<name>.py that can be run by itself, then the tests that take minutes (5: there is none). All are run, and
 # the status tells at the end whether one of them missed what it must hold.

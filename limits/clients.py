@@ -14,8 +14,6 @@ from weir.limits.rules import Rule
 MOST_CLIENTS: Final = 1000
 """The most client ids that have limiters and metrics of their own."""
 
-_NEWEST_WEIGHT: Final = 0.25  # of the newest answer in the expected pause
-
 OnFault = Callable[[str, str, str], None]
 """Told of a limiter that was disabled: the client or what shares the limiter, the limiter's name, and the reason."""
 
@@ -28,13 +26,12 @@ class Client:
     All of its connections share it. Made by Clients.
     """
 
-    __slots__ = ("_clock", "_groups", "_pause_per_byte", "_ranks", "client_id", "rates")
+    __slots__ = ("_clock", "_groups", "_ranks", "client_id", "rates")
 
     def __init__(self, client_id: str, groups: Sequence[Group], clock: Callable[[], float]) -> None:
         self.client_id = client_id
         self.rates = TaskRates(clock)
         self._clock = clock
-        self._pause_per_byte: float | None = None
         self.set_groups(groups)
 
     @property
@@ -42,39 +39,37 @@ class Client:
         """What its requests wait for."""
         return self._groups
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other sidecars have parts of its limits."""
+        return any([group.share < 1 for group in self._groups])
+
     def set_groups(self, groups: Sequence[Group]) -> None:
         """Take other groups, as the rules changed."""
         self._groups = tuple(groups)
         self._ranks = [group.rule.rank(self.client_id) for group in groups]
 
-    def count(self, batches: Sequence[Batch], frame_size: int) -> None:
-        """Account for one Fetch answer or Produce request that has passed, `frame_size` bytes in all."""
+    def count(self, batches: Sequence[Batch]) -> None:
+        """Account for one Fetch answer or Produce request that has passed."""
         if not batches:
             return
+        counted: Sequence[Batch]
         if len(self._groups) == 1:
             counted = self._groups[0].counted(batches)
-            brought = self._groups[0].take(counted)
+            self._groups[0].take(counted)
         else:
-            brought, seen = 0.0, set[Batch]()
+            seen = set[Batch]()
             for group in self._groups:
                 part = group.counted(batches)
                 seen.update(part)
-                brought = max(brought, group.take(part))
-            counted = tuple([batch for batch in batches if batch in seen])
+                group.take(part)
+            counted = [batch for batch in batches if batch in seen]
         self.rates.add(sum([batch.records for batch in counted]))
-        known = self._pause_per_byte
-        if brought or known:
-            brought /= max(1, frame_size)
-            self._pause_per_byte = brought if known is None else known + _NEWEST_WEIGHT * (brought - known)
 
     def pause(self) -> float:
         """Return how many seconds the next request has to wait: the longest of all pauses, never their sum."""
         groups = self._groups
         return groups[0].pause() if len(groups) == 1 else max([group.pause() for group in groups], default=0.0)
-
-    def expected_pause(self, frame_size: int) -> float:
-        """Return the pause that an answer of this size is expected to bring, by those before it; 0 if there is none."""
-        return self.pause() + (self._pause_per_byte or 0.0) * frame_size
 
     def asks(self, who: Waiting) -> float:
         """Return how many seconds a request of connection `who` has to wait before it asks again; 0 where it goes."""

@@ -103,13 +103,10 @@ class Group:
             [one for one in batches if not (known[one.topic] if one.topic in known else self.exempts(one.topic))]
         )
 
-    def take(self, counted: tuple[Batch, ...]) -> float:
-        """Account for what is `counted` of one answer or request. Where nothing is, nothing is told to the limiters.
-
-        Returns how many seconds it takes at the limit, as the part of it is now that is to be used here.
-        """
+    def take(self, counted: tuple[Batch, ...]) -> None:
+        """Account for what is `counted` of one answer or request. Where nothing is, nothing is told to the limiters."""
         if not counted or not self._takers:
-            return 0.0
+            return
         most = 0.0
         for take in self._takers:
             if (seconds := take(counted)) > most:
@@ -118,7 +115,6 @@ class Group:
         if self.rests:
             self.rests = False
             self._on_use()
-        return most / self._slowed.speed
 
     def exempts(self, topic: str) -> bool:
         """Return whether records of a topic do not count."""

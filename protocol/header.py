@@ -16,6 +16,7 @@ FETCH: Final = 1
 SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 SASL_AUTHENTICATE: Final = 36
+SHARE_FETCH: Final = 78
 
 SIZE: Final = struct.Struct(">i")
 """A frame's size in bytes, without these four; also the count of an array."""

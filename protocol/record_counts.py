@@ -1,7 +1,9 @@
 """Counts the records of one Fetch answer or one Produce request while its bytes pass, in chunks of any size.
 
 No record is read, and nothing is kept but a few bytes of the head that a chunk cuts off and two figures for each topic.
-The layouts are those of Kafka's FetchResponse.json, v0 to v18, and ProduceRequest.json, v0 to v13.
+The layouts are those of Kafka's FetchResponse.json, v0 to v18, ProduceRequest.json, v0 to v13, and
+ShareFetchResponse.json, v1 and v2 (KIP-932). A share group's member is given whole batches, and told which of their
+records are its own: only these count.
 """
 
 import struct
@@ -10,7 +12,7 @@ from typing import Final, TypeAlias
 
 from weir.protocol.batch_counter import BatchCounter
 from weir.protocol.fetch_versions import ABORTED_TRANSACTION_SIZE, FETCH_VERSIONS, TOPIC_ID_SIZE, FetchVersion
-from weir.protocol.header import FETCH, PRODUCE, SIZE
+from weir.protocol.header import FETCH, PRODUCE, SHARE_FETCH, SIZE
 from weir.protocol.primitives import LONGEST_STRING
 from weir.protocol.produce_versions import PRODUCE_VERSIONS, ProduceVersion
 from weir.protocol.varint import LONGEST_VARINT
@@ -21,7 +23,15 @@ MOST_PARTITIONS: Final = 20_000
 MOST_TOPICS: Final = 1_000
 """The most topics that are counted one by one; the records of the others are counted under no name."""
 
+SHARE_FETCH_VERSIONS: Final = range(1, 3)
+"""The versions of ShareFetch whose answers are read."""
+
 _INT16: Final = struct.Struct(">h")
+_THROTTLE_AND_ERROR_SIZE: Final = 6
+_LEADER_SIZE: Final = 8
+_ACQUIRED: Final = struct.Struct(">qqh")
+"""Of records that a share group's member got: first offset, last offset, and how often they were delivered."""
+
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
 _FIXED_HEADER_SIZE: Final = 8
 
@@ -58,7 +68,7 @@ class RecordCounts:
     )
 
     def __init__(self, structure: str, version: int) -> None:
-        """`structure` is "fetch" for a Fetch answer, "produce" for a Produce request."""
+        """`structure` is "fetch" or "share" for a Fetch or ShareFetch answer, "produce" for a Produce request."""
         self.topics: dict[bytes, list[int]] = {}
         """[records, bytes of whole batches] by topic name; by id from Fetch v13 and Produce v13 on."""
         self.fault: str | None = None
@@ -73,9 +83,11 @@ class RecordCounts:
         self._topic = b""
         self._partitions = 0
         self._starts_at_zero = structure == "produce"
-        self._structure: Structure | None = (
-            self._produce(PRODUCE_VERSIONS[version]) if structure == "produce" else self._fetch(FETCH_VERSIONS[version])
-        )
+        self._structure: Structure | None
+        if structure == "produce":
+            self._structure = self._produce(PRODUCE_VERSIONS[version])
+        else:
+            self._structure = self._share() if structure == "share" else self._fetch(FETCH_VERSIONS[version])
 
     @property
     def done(self) -> bool:
@@ -230,15 +242,39 @@ class RecordCounts:
                 yield from self._tags()
             yield from self._tags()
 
+    def _share(self) -> Structure:
+        yield SIZE.size
+        yield from self._tags()
+        yield _THROTTLE_AND_ERROR_SIZE
+        yield from self._compact_bytes()  # what the error is
+        yield SIZE.size  # how long acquired records are locked
+        for _ in range((yield from self._count(flexible=True))):
+            yield from self._begin_topic(flexible=True, by_id=True)
+            for _ in range((yield from self._partitions_count(flexible=True))):
+                yield SIZE.size
+                for _ in range(2):  # the error of the fetch, and of its acknowledgements
+                    yield _INT16.size
+                    yield from self._compact_bytes()
+                yield _LEADER_SIZE
+                yield from self._tags()
+                size = yield from self._compact_bytes()
+                acquired = 0
+                for _ in range((yield from self._count(flexible=True))):
+                    first, last, _ = _ACQUIRED.unpack((yield _ACQUIRED.size))
+                    acquired += max(0, last - first + 1)
+                    yield from self._tags()
+                if acquired:
+                    self._add(acquired, size)
+                yield from self._tags()
+            yield from self._tags()
+
     def _produce(self, row: ProduceVersion) -> Structure:
         flexible = row.is_flexible
         yield _FIXED_HEADER_SIZE
         yield from self._string()  # the client id is not compact in any version
         if flexible:
             yield from self._tags()
-            length = (yield from self._varint()) - 1
-            if length > 0:
-                yield -length
+            yield from self._compact_bytes()
         elif row.is_transactional:
             yield from self._string()
         yield _ACKS_AND_TIMEOUT.size
@@ -284,10 +320,20 @@ class RecordCounts:
         if batches.corrupt:
             self.fault = "batch"
         if batches.complete:
-            topic = self._topic if self._topic in self.topics or len(self.topics) < MOST_TOPICS else b""
-            counted = self.topics.setdefault(topic, [0, 0])
-            counted[0] += batches.records
-            counted[1] += batches.complete
+            self._add(batches.records, batches.complete)
+
+    def _add(self, records: int, size: int) -> None:
+        topic = self._topic if self._topic in self.topics or len(self.topics) < MOST_TOPICS else b""
+        counted = self.topics.setdefault(topic, [0, 0])
+        counted[0] += records
+        counted[1] += size
+
+    def _compact_bytes(self) -> Generator[int, bytes, int]:
+        """Step over a compact string, or records, and return the size."""
+        size = (yield from self._varint()) - 1
+        if size > 0:
+            yield -size
+        return max(0, size)
 
     def _string(self) -> Structure:
         (length,) = _INT16.unpack((yield _INT16.size))
@@ -328,6 +374,8 @@ def _last_int(data: bytes) -> int:
 
 def counts_of_answer(api_key: int, version: int) -> RecordCounts | None:
     """Return a counter for the answer to a request; None where it has no records, or its layout is not known."""
+    if api_key == SHARE_FETCH:
+        return RecordCounts("share", version) if version in SHARE_FETCH_VERSIONS else None
     return RecordCounts("fetch", version) if api_key == FETCH and version in FETCH_VERSIONS else None
 
 

@@ -69,6 +69,19 @@ class RequestSender(NamedTuple):
         return None if fields is None else max(0, fields["max_wait_ms"]) / 1000
 
     @property
+    def is_whole(self) -> bool:
+        """Whether all of the request is here."""
+        return len(self.start) >= SIZE.size and len(self.start) == SIZE.size + SIZE.unpack_from(self.start)[0]
+
+    def with_wait(self, milliseconds: int) -> bytes:
+        """Return a whole Fetch of a known version with another `max_wait_ms`."""
+        row, at = FETCH_VERSIONS[self.api_version], self._body_at
+        if row.is_flexible:
+            at = after_tags(self.start, at)
+        at += SIZE.size * row.request_head.names.index("max_wait_ms")  # only the replica id, as long, is before it
+        return self.start[:at] + SIZE.pack(milliseconds) + self.start[at + SIZE.size :]
+
+    @property
     def is_transactional(self) -> bool:
         """Whether it is a Produce request with a transactional id."""
         try:

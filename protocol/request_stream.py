@@ -169,6 +169,11 @@ class RequestStream(FrameStream):
         return self._left if self._collecting is None else 0
 
     @property
+    def returned(self) -> int:
+        """Bytes of the request at which the caller stopped that it is to give again."""
+        return max(0, self.passing - len(self._head))
+
+    @property
     def collected(self) -> int:
         """Bytes kept of a request that is being collected, or that has a long head."""
         held = len(self._head)

@@ -1,7 +1,10 @@
-"""Holds the next Fetch or Produce of a limited client until its pause is over.
+"""Holds the next Fetch, ShareFetch or Produce of a limited client until its pause is over.
 
-A request is never held for so long that its client gives it up. A Fetch whose pause is longer is then answered without
-records, so its client asks again, and keeps its place. A Produce goes to the broker.
+A request is never held for so long that its client gives it up: `weir.limits.holds` says how long. A Fetch whose pause
+is longer is then answered without records, so its client asks again, and keeps its place. Others go to the broker.
+
+A Fetch without a session has its answer after `max_wait_ms`, as from a broker without records: of that, it waits at the
+broker for what the hold has left.
 """
 
 from __future__ import annotations
@@ -11,54 +14,34 @@ from functools import partial
 from typing import Final
 
 from weir.limits.clients import Client
+from weir.limits.holds import HOLDS, ROUNDED_SECONDS, Kind
 from weir.protocol.errors import MalformedFrame, TooMany
 from weir.protocol.fetch_request import decode_fetch_request
 from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, made_up_entries
 from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.framing import Pending, RequestBegins
-from weir.protocol.header import FETCH, PRODUCE, SIZE
+from weir.protocol.header import FETCH, PRODUCE, SHARE_FETCH, SIZE
 from weir.protocol.record_counts import counts_of_answer, counts_of_request
 from weir.protocol.request_head import Head, RequestHead
-from weir.protocol.request_sender import CLIENT_ID_AT, RequestSender
+from weir.protocol.request_sender import CLIENT_ID_AT
 from weir.protocol.steps import Steps
-from weir.proxy.limits.counting import HOLD_SECONDS, FetchAnswer, ProduceAnswer, ProduceCount, told_seconds
+from weir.proxy.limits.counting import FetchAnswer, ProduceAnswer, ProduceCount
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.relay.open_link import OpenLink
-from weir.proxy.relay.outcomes import Answer, Hold, Outcome, Pass
+from weir.proxy.relay.outcomes import Answer, Forward, Hold, Outcome, Pass
 from weir.proxy.relay.side import Side
 
-FETCH_HOLD_SECONDS: Final = 5.0
-"""How long a Fetch in a session is held at most before it is answered here.
-
-Its session ends with that answer, for the broker knows nothing of it, and the client has to begin a new one.
-"""
-
-PART_OF_WAIT, PART_OF_WAIT_IDLE = 0.8, 0.25
-"""The part of a Fetch's `max_wait_ms` for which one without a session is held. It loses nothing by an empty answer.
-
-Some clients report an error where no answer comes within max_wait (kafka-go: 1.33 x), others keep all requests behind
-it waiting (sarama). One that is not known to bring records may wait for all of max_wait at the broker after that.
-"""
-
-SHORTEST_HOLD_SECONDS, LONGEST_HOLD_SECONDS = 0.1, 1.0
-"""The bounds of that: an earlier answer would only be asked for again at once."""
-
-PART_OF_TIMEOUT: Final = 0.5
-"""The part of a Produce's `timeout_ms` for which it is held at most. Some clients give up when that is over, and send
-the records again, while the request that was held has yet to go (kafka-go)."""
-
-TRANSACTION_SECONDS: Final = 5.0
-"""How long a transactional Produce is held at most, and the most that its client is told to wait.
-
-A producer has one connection for everything, and transaction.timeout.ms (60 s) goes on meanwhile.
-"""
+LOOK_SECONDS: Final = 0.25
+"""How often it is looked whether a client has sent something behind a request that gives way to it."""
 
 MOST_TOLD_PRODUCE_SECONDS: Final = 15.0
 """The most that a producer is told to wait where its pause is longer than a request can be held."""
 
+_LIMITED: Final = (FETCH, PRODUCE, SHARE_FETCH)
 _MOST_IN_FLIGHT: Final = 5  # requests of a producer (max.in.flight.requests.per.connection)
 _INVALID_FETCH_SESSION_EPOCH: Final = 71
 _UNKNOWN_HIGH_WATERMARK: Final = -1
+_THROTTLED_MS: Final = 1  # Java takes an answer that lacks partitions for none to its fetch, where it was throttled
 
 
 class LinkGate:
@@ -85,7 +68,7 @@ class LinkGate:
 
     def may_hold(self, head: RequestHead, frame: Head) -> bool:
         """Return whether it is a request that moves records, and not of the client that was found to have no limit."""
-        if head.api_key != FETCH and head.api_key != PRODUCE:
+        if head.api_key not in _LIMITED:
             return False
         passing = self._passing
         if not passing or self._known_at != self._stage.clients.generation:
@@ -106,7 +89,7 @@ class LinkGate:
             return self._not_counted()
         now = self._stage.clock()
         outcome = self._decide(request, client, now, now, self._held_until(request, now))
-        assert not isinstance(outcome, Answer)  # noqa: S101 - nothing is answered before it was held
+        assert isinstance(outcome, (Pass, Hold))  # noqa: S101 - nothing is answered or changed before it was held
         return outcome
 
     def wake(self) -> None:
@@ -127,18 +110,17 @@ class LinkGate:
         A producer may have sent it long ago, behind others that were held: at the earliest when the fifth one before it
         was answered.
         """
-        if request.head.api_key == FETCH:
-            return min(now + _fetch_hold_seconds(request, brings=bool(self._brought)), self._link.session_end)
-        sent_at = self._answered[0] if self._produces and len(self._answered) == _MOST_IN_FLIGHT else now
-        return min(sent_at + _produce_hold_seconds(request.sender), self._link.session_end)
+        kind, sent_at = _kind(request), now
+        if kind in ("produce", "transaction") and self._produces and len(self._answered) == _MOST_IN_FLIGHT:
+            sent_at = self._answered[0]
+        rounded = ROUNDED_SECONDS if kind == "fetch" else 0.0
+        return min(sent_at + HOLDS[kind].seconds(request.sender.wait_seconds) + rounded, self._link.session_end)
 
     def _again(self, request: RequestBegins, client: Client, since: float, until: float) -> Steps[Outcome]:
         return self._decide(request, client, self._stage.clock(), since, until)
         yield
 
-    def _decide(
-        self, request: RequestBegins, client: Client, now: float, since: float, until: float
-    ) -> Pass | Hold | Answer:
+    def _decide(self, request: RequestBegins, client: Client, now: float, since: float, until: float) -> Outcome:
         if self._client is not client:
             self.gone()
             self._client = client
@@ -147,14 +129,16 @@ class LinkGate:
             self._holds = False
             client.goes(self)
             client.rates.waited(self)
-            return self._passed(request, client)
-        if now < until or now == since:
+            return self._shortened(request, self._passed(request, client), now - since)
+        gives_way = HOLDS[_kind(request)].gives_way
+        if now == since or (now < until and not (gives_way and self._link.has_more)):
             self._holds = True
             client.rates.waits(self, since)
-            return Hold(min(now + wait, until), partial(self._again, request, client, since, until))
+            look = min(now + wait, until, now + LOOK_SECONDS if gives_way else until)
+            return Hold(look, partial(self._again, request, client, since, until))
         self._holds = False
         client.rates.waited(self)
-        if request.head.api_key == FETCH and (answer := _empty_answer(request, wait)) is not None:
+        if request.head.api_key == FETCH and (answer := _empty_answer(request)) is not None:
             client.sent_away(self)
             self._stage.holds_cut["answered"] += 1
             return Answer(Pending(request.head.correlation_id, answer=answer))
@@ -164,11 +148,12 @@ class LinkGate:
 
     def _passed(self, request: RequestBegins, client: Client) -> Pass:
         head = request.head
-        if head.api_key == FETCH:
-            counts = counts_of_answer(FETCH, head.api_version)
+        if head.api_key != PRODUCE:
+            counts = counts_of_answer(head.api_key, head.api_version)
             if counts is None:
                 return self._not_counted()
-            return Pass(FetchAnswer(self._stage, client, counts, head.api_version, self._fetched))
+            by_id = head.api_key == SHARE_FETCH or FETCH_VERSIONS[head.api_version].names_topics_by_id
+            return Pass(FetchAnswer(self._stage, client, counts, by_id=by_id, answered=self._fetched))
         counts = counts_of_request(PRODUCE, head.api_version)
         if counts is None:
             return self._not_counted()
@@ -176,10 +161,19 @@ class LinkGate:
         if not head.expects_response:
             return Pass(watcher=watcher)
         self._produces += 1
-        most_told = TRANSACTION_SECONDS if request.sender.is_transactional else MOST_TOLD_PRODUCE_SECONDS
-        held = _produce_hold_seconds(request.sender)
+        is_transactional, facts = request.sender.is_transactional, HOLDS[_kind(request)]
+        most_told = facts.most if is_transactional else MOST_TOLD_PRODUCE_SECONDS
+        held = facts.seconds(request.sender.wait_seconds)
         answer = ProduceAnswer(self._stage, client, head.api_version, held, most_told, self._produce_answered)
         return Pass(answer, watcher)
+
+    def _shortened(self, request: RequestBegins, passed: Pass, held: float) -> Outcome:
+        """Take what a Fetch without a session was held for off the time that it waits at the broker."""
+        wait = request.sender.wait_seconds
+        if not held or not wait or passed.observer is None or _kind(request) != "fetch":
+            return passed
+        data = request.sender.with_wait(round(1000 * max(0.0, wait - held)))
+        return Forward(data, Pending(request.head.correlation_id, passed.observer))
 
     def _not_counted(self) -> Pass:
         self._stage.not_counted["version"] += 1
@@ -205,20 +199,17 @@ class LinkGate:
             self.gone()
 
 
-def _fetch_hold_seconds(request: RequestBegins, *, brings: bool) -> float:
-    session, wait = request.sender.session, request.sender.wait_seconds
-    if session is None or wait is None or session[1] > 0 or not _is_whole(request):
-        return FETCH_HOLD_SECONDS
-    part = PART_OF_WAIT if brings else PART_OF_WAIT_IDLE
-    return min(max(part * wait, SHORTEST_HOLD_SECONDS), LONGEST_HOLD_SECONDS)
+def _kind(request: RequestBegins) -> Kind:
+    sender = request.sender
+    if request.head.api_key == PRODUCE:
+        return "transaction" if sender.is_transactional else "produce"
+    if request.head.api_key == SHARE_FETCH:
+        return "share_fetch"
+    has_session = sender.session is None or sender.session[1] > 0
+    return "session_fetch" if has_session or not sender.is_whole else "fetch"
 
 
-def _produce_hold_seconds(sender: RequestSender) -> float:
-    most, timeout = TRANSACTION_SECONDS if sender.is_transactional else HOLD_SECONDS, sender.wait_seconds
-    return most if timeout is None else min(most, PART_OF_TIMEOUT * timeout)
-
-
-def _empty_answer(request: RequestBegins, pause: float) -> bytes | None:
+def _empty_answer(request: RequestBegins) -> bytes | None:
     """Return an answer without records to a Fetch; None where its session or its layout is not known.
 
     The broker does not see this Fetch, so its session would be one epoch behind: the client is told to begin a new one.
@@ -226,11 +217,11 @@ def _empty_answer(request: RequestBegins, pause: float) -> bytes | None:
     head, session = request.head, request.sender.session
     if session is None or head.api_version not in FETCH_VERSIONS:
         return None
-    told = max(1, int(1000 * told_seconds(pause)))
+    encode = partial(encode_fetch_response, head.api_version, head.correlation_id)
     if session[1] > 0:
-        error = _INVALID_FETCH_SESSION_EPOCH
-        return encode_fetch_response(head.api_version, head.correlation_id, told, (), error_code=error)
-    return encode_fetch_response(head.api_version, head.correlation_id, told, _asked_for(request))
+        return encode(0, (), error_code=_INVALID_FETCH_SESSION_EPOCH)
+    listed = _asked_for(request)
+    return encode(0 if listed else _THROTTLED_MS, listed)
 
 
 def _asked_for(request: RequestBegins) -> list[ResponseTopic]:
@@ -238,7 +229,7 @@ def _asked_for(request: RequestBegins) -> list[ResponseTopic]:
 
     Clients without a session take an answer that lacks some of them for an error (kafka-go, sarama).
     """
-    if not _is_whole(request):
+    if not request.sender.is_whole:
         return []
     try:
         asked = decode_fetch_request(request.sender.start[SIZE.size :])
@@ -250,8 +241,3 @@ def _asked_for(request: RequestBegins) -> list[ResponseTopic]:
         marks = [(partition, _UNKNOWN_HIGH_WATERMARK) for partition, *_ in row.requested(stride).iter_unpack(entries)]
         topics.setdefault(name, []).extend(marks)
     return [ResponseTopic(name, made_up_entries(version, marks)) for name, marks in topics.items()]
-
-
-def _is_whole(request: RequestBegins) -> bool:
-    """Return whether all of a request is known, so that an answer can list what it asks for."""
-    return len(request.sender.start) >= request.head.frame_size

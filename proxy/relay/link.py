@@ -373,6 +373,11 @@ class Link:
         return self._fetches.session_end
 
     @property
+    def has_more(self) -> bool:
+        """Whether its client has sent something behind the request that is held."""
+        return self.from_client.waiting > self.requests.stream.returned or self._client.has_unread()
+
+    @property
     def is_reading(self) -> bool:
         """Whether what the client sends is taken: nothing holds it up on this link."""
         return self.life.takes_requests and not self.from_client.pump.is_paused(BLOCKED | UNTAKEN | IN_LINE)

@@ -228,6 +228,8 @@ class LinkRequests:
         """Do with a request what was decided."""
         match outcome:
             case outcomes.Forward(data, pending, is_granted):
+                if isinstance(request, RequestBegins):
+                    self._discarded = request.head.frame_size
                 self._expect(pending, is_granted=is_granted)
                 self.out.append(data)
             case outcomes.Answer(pending):

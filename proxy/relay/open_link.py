@@ -42,6 +42,10 @@ class OpenLink(Protocol):
         """Until when a request may be held (clock seconds), for the client's SASL session ends soon after."""
 
     @property
+    def has_more(self) -> bool:
+        """Whether its client has sent something behind the request that is held."""
+
+    @property
     def opaque_reason(self) -> str | None:
         """Why its bytes are not understood any more; None while they are."""
 

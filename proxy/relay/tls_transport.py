@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from weir.protocol.response_scanner import Buffer
-from weir.proxy.relay.transport import has_hung_up, unacknowledged
+from weir.proxy.relay.transport import has_hung_up, has_unread, unacknowledged
 
 _RECORD_SIZE: Final = 2**14  # the most that one TLS record carries: smaller buffers are sent together
 
@@ -143,6 +143,10 @@ class TlsTransport:
             return True
         self._has_ended = not self._ahead
         return self._has_ended
+
+    def has_unread(self) -> bool:
+        """Ask the kernel, and OpenSSL. A record without data counts too, which is seldom."""
+        return bool(self._ahead or self.connection.pending()) or has_unread(self._descriptor)
 
     def unacknowledged(self) -> int:
         """Ask the kernel. It knows records, which are a little larger than what they carry."""

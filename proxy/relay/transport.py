@@ -23,8 +23,8 @@ _INT = struct.Struct("i")
 class Transport(Protocol):
     """One peer's connection. Nothing blocks: what cannot be done now raises BlockingIOError.
 
-    All methods except `is_gone`, `unacknowledged` and the `watch_` ones may raise OSError: the connection is then
-    broken.
+    All methods except `is_gone`, `has_unread`, `unacknowledged` and the `watch_` ones may raise OSError: the connection
+    is then broken.
     """
 
     @property
@@ -48,6 +48,9 @@ class Transport(Protocol):
 
     def is_gone(self) -> bool:
         """Return whether the peer has sent its last byte, or broken the connection. Bytes may be left to be read."""
+
+    def has_unread(self) -> bool:
+        """Return whether the peer has sent something that was not read yet, or its end. It raises nothing."""
 
     def unacknowledged(self) -> int:
         """Return how many bytes were sent that the peer has not acknowledged. It raises nothing."""
@@ -79,8 +82,17 @@ def unacknowledged(descriptor: int) -> int:
 
 def has_hung_up(descriptor: int) -> bool:
     """Return whether the peer of a TCP connection has sent its FIN, also behind bytes that are not read, or a reset."""
+    return _is_ready(descriptor, select.POLLRDHUP)
+
+
+def has_unread(descriptor: int) -> bool:
+    """Return whether there is something to read from a TCP connection."""
+    return _is_ready(descriptor, select.POLLIN)
+
+
+def _is_ready(descriptor: int, events: int) -> bool:
     poll = select.poll()
-    poll.register(descriptor, select.POLLRDHUP)
+    poll.register(descriptor, events)
     return bool(poll.poll(0))
 
 
@@ -107,6 +119,10 @@ class TcpTransport:
     def is_gone(self) -> bool:
         """Ask the kernel."""
         return has_hung_up(self._descriptor)
+
+    def has_unread(self) -> bool:
+        """Ask the kernel."""
+        return has_unread(self._descriptor)
 
     def unacknowledged(self) -> int:
         """Ask the kernel."""

@@ -17,6 +17,7 @@ class FakeLink:
     has_sent_request: bool = False
     is_reading: bool = True
     session_end: float = float("inf")
+    has_more: bool = False
     opaque_reason: str | None = None
     tls_broken: bool = False
     why: str = ""

@@ -26,7 +26,7 @@ for hour, pause in ((12, 0.2), (22, 0.02)):
     office_hours.time.gmtime = lambda: type("Time", (), {"tm_hour": hour})
     now[0] += 60
     client = clients.of(f"connector-consumer-s3-{hour}")
-    client.count([Batch("orders", 100, 5000)], 6000)
+    client.count([Batch("orders", 100, 5000)])
     assert abs(client.pause() - pause) < 1e-6, (hour, client.pause())
 assert faults == []
 print("held")

@@ -14,9 +14,9 @@ from kafka.protocol.consumer import FetchResponse
 from kafka.protocol.producer import ProduceRequest
 
 from tests.protocol.test_batch_counter import GZIP, NONE, built
-from tests.protocol.wire import fetch_response, frame, produce, string, varint
+from tests.protocol.wire import compact_string, fetch_response, frame, produce, string, varint
 from weir.protocol import record_counts
-from weir.protocol.header import FETCH, PRODUCE
+from weir.protocol.header import FETCH, PRODUCE, SHARE_FETCH
 from weir.protocol.record_counts import RecordCounts, counts_of_answer, counts_of_request
 
 Topic = FetchResponse.FetchableTopicResponse
@@ -199,3 +199,29 @@ def test_the_partitions_and_topics_of_one_frame_are_bounded(monkeypatch: pytest.
 def test_a_varint_that_does_not_end_is_a_fault() -> None:
     data = frame(struct.pack(">i", 5) + varint(0) + struct.pack(">ihi", 0, 0, 0) + b"\xff" * 20)
     assert feed(RecordCounts("fetch", 12), data + b"x").fault == "frame"
+
+
+def share_fetched(number: int, acquired: list[tuple[int, int]], records: bytes | None, topic_id: UUID) -> bytes:
+    """A ShareFetch answer (v1, v2) with one partition: the records, and which of them were acquired."""
+    ranges = b"".join(struct.pack(">qqh", first, last, 1) + b"\x00" for first, last in acquired)
+    partition = struct.pack(">ih", 0, 0) + compact_string(None) + struct.pack(">h", 0) + compact_string(b"why")
+    partition += struct.pack(">ii", 1, 0) + b"\x00" + compact_string(records) + varint(len(acquired) + 1) + ranges
+    topic = topic_id.bytes + varint(2) + partition + b"\x00" + b"\x00"
+    head = struct.pack(">i", number) + b"\x00" + struct.pack(">ih", 0, 0) + compact_string(None)
+    return frame(head + struct.pack(">i", 30_000) + varint(2) + topic + varint(1) + b"\x00")
+
+
+@given(cuts)
+def test_records_that_a_share_group_s_member_acquired_are_counted(cuts: tuple[int, ...]) -> None:
+    """It is given whole batches, of which other members may have some records."""
+    topic_id, records = UUID(int=5), built(2, NONE, [50] * 40)
+    for version in (1, 2):
+        counts = counts_of_answer(SHARE_FETCH, version)
+        assert counts is not None
+        feed(counts, share_fetched(1, [(0, 9), (30, 34)], records, topic_id), cuts)
+        assert (counts.topics, counts.fault) == ({topic_id.bytes: [15, len(records)]}, None)
+        counts = counts_of_answer(SHARE_FETCH, version)
+        assert counts is not None
+        feed(counts, share_fetched(1, [], None, topic_id), cuts)
+        assert (counts.topics, counts.fault) == ({}, None)
+    assert counts_of_answer(SHARE_FETCH, 3) is None

@@ -30,7 +30,7 @@ from weir.proxy.limits.gate import LinkGate
 from weir.proxy.limits.shares import LimitShares
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.log import EventLog
-from weir.proxy.relay.outcomes import Answer, Hold, Outcome, Pass
+from weir.proxy.relay.outcomes import Answer, Forward, Hold, Outcome, Pass
 from weir.proxy.relay.side import Side
 from weir.proxy.shares.exchange import Exchange
 from weir.proxy.shares.messages import ShareAnswer, ShareRequest
@@ -106,6 +106,7 @@ class Connection:
     """One client's connection through one sidecar: a request, its answer, what it is told to wait, the next."""
 
     session_end = math.inf
+    has_more = False
 
     def __init__(self, task: Task, broker: int, world: World, backlog: Backlog | None = None) -> None:
         self.task = task
@@ -158,7 +159,8 @@ class Connection:
             assert outcome.pending.answer is not None
             self._told_by(outcome.pending.answer[_THROTTLE_TIME_AT])
         else:
-            assert isinstance(outcome, Pass)
+            if isinstance(outcome, Forward):  # with less time to wait at the broker
+                outcome = Pass(outcome.pending.observer)
             self._passed, self.at = outcome, now + (self.task.poll_seconds or self._world.round_trip())
             if outcome.watcher is not None:
                 outcome.watcher.receive(memoryview(_messages(self.task)[1]))

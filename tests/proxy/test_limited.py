@@ -34,7 +34,7 @@ class Limited:
         for _ in range(count):
             for task, number in records.items():
                 client = self.client(SINK.format(task.removeprefix("task")))
-                client.count(batches(number), 1)
+                client.count(batches(number))
                 client.rates.throttled(self.clock(), self.clock() + waited)
             self.clock.move(1)
             self.history.take(self.clock())
@@ -144,6 +144,6 @@ async def test_a_limiter_that_failed_is_no_limit_any_more() -> None:
     client = limited.client("mine")
     (row,) = await rows(limited)
     assert row["limits"] == {"broken.limit": 7.0, "record.rate.limit": 100.0}
-    client.count(batches(1), 1)
+    client.count(batches(1))
     (row,) = await rows(limited)
     assert row["limits"] == {"record.rate.limit": 100.0}

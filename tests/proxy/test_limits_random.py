@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tests.limits.limiters import built_in, rule
 from tests.proxy.limit_world import BROKERS, LEAST_STEP, ROUND_TRIP, Connection, Task, World
 from weir.limits.built_in import LATE_SECONDS
+from weir.limits.holds import HOLDS
 from weir.limits.rules import Per, Rule
-from weir.proxy.limits.counting import HOLD_SECONDS, MOST_TOLD_SECONDS
-from weir.proxy.limits.gate import FETCH_HOLD_SECONDS, MOST_TOLD_PRODUCE_SECONDS, TRANSACTION_SECONDS
+from weir.proxy.limits.gate import MOST_TOLD_PRODUCE_SECONDS
 
 BEGIN, AFTER = 8.0, 14.0  # seconds before and after what happens
 WINDOW = 3.0
@@ -91,11 +91,11 @@ def check(world: World, changes: Sequence[Sequence[Rule]], lost: int) -> None:
                 begin, end = BEGIN, BEGIN + AFTER
     for connection in world.connections:
         task = connection.task
-        wait, told = FETCH_HOLD_SECONDS, MOST_TOLD_SECONDS
+        wait, told = HOLDS["session_fetch"].most, 0.0
         if task.produces:
-            wait, told = HOLD_SECONDS, MOST_TOLD_PRODUCE_SECONDS
+            wait, told = HOLDS["produce"].most, MOST_TOLD_PRODUCE_SECONDS
         if task.transactional:
-            wait, told = TRANSACTION_SECONDS, TRANSACTION_SECONDS
+            wait = told = HOLDS["transaction"].most
         assert connection.longest_wait <= wait + SLACK_SECONDS
         assert connection.longest_told <= told
 

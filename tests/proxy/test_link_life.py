@@ -174,6 +174,9 @@ class FakeTransport:
     def unacknowledged(self) -> int:
         return 0
 
+    def has_unread(self) -> bool:
+        return False
+
     def is_gone(self) -> bool:
         return self.is_broken or self.has_ended
 

@@ -38,7 +38,7 @@ class Sampled:
 def test_a_line_tells_of_an_interval_and_the_entry_that_allows_least() -> None:
     sampled = Sampled(rule("*", 5000), rule(SINK.format("*"), 1000, per="connector"))
     client = sampled.client(SINK.format(7))
-    client.count(batches(300), 1)
+    client.count(batches(300))
     client.rates.throttled(sampled.clock(), sampled.clock() + 2.5)
     next(group for group in client.groups if group.rule.per == "connector").share = 0.25
     line = sampled.sample()[SINK.format(7)]
@@ -56,11 +56,11 @@ def test_a_line_tells_of_an_interval_and_the_entry_that_allows_least() -> None:
 def test_records_and_waits_are_in_one_interval_each() -> None:
     sampled = Sampled(rule("*"))
     client = sampled.client("mine")
-    client.count(batches(10), 1)
+    client.count(batches(10))
     client.rates.waits("it", sampled.clock() + 4)
     first = sampled.sample()["mine"]
     client.rates.waited("it")
-    client.count(batches(5), 1)
+    client.count(batches(5))
     second = sampled.sample()["mine"]
     assert [(line.records, line.throttled_ratio) for line in (first, second)] == [(10, 0.6), (5, 0.0)]
     assert (first.connector, first.task, first.role, first.record_rate_limit) == (None, None, "other", None)
@@ -70,7 +70,7 @@ def test_records_and_waits_are_in_one_interval_each() -> None:
 def test_a_client_without_an_entry_any_more_has_no_line() -> None:
     sampled = Sampled(rule("*", 10))
     client = sampled.client("mine")
-    client.count(batches(10), 1)
+    client.count(batches(10))
     cut = cut_clients(sampled.clients)
     sampled.clients.configure([])
     assert list(limit_lines(cut, SampleKey(1, "start", 1, 0.0, 10.0, "utc"))) == []
@@ -79,5 +79,5 @@ def test_a_client_without_an_entry_any_more_has_no_line() -> None:
 @pytest.mark.parametrize("idle", [True, False])
 def test_an_idle_client_has_no_line(idle: bool) -> None:
     sampled = Sampled(rule("*", 10))
-    sampled.client("mine").count(batches(0 if idle else 1), 1)
+    sampled.client("mine").count(batches(0 if idle else 1))
     assert bool(sampled.sample()) is not idle

@@ -52,7 +52,7 @@ class Limited(Trio):
                     for group in client.groups:
                         group.leaves(connection)
                     free[one] -= 20
-                    client.count(batches(20), 2000)
+                    client.count(batches(20))
                     self.moved.append((self.clock(), one, 20))
                 if not rate:
                     for group in self.clients[one].groups.values():

@@ -1,0 +1,90 @@
+"""What a hold does to clients: how long a request of each kind waits, what waits behind it, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+
+Kind = Literal["fetch", "session_fetch", "share_fetch", "produce", "transaction"]
+"""A Fetch without a session or in one, a ShareFetch, a Produce, and one that is transactional."""
+
+ROUNDED_SECONDS: Final = 0.01
+"""An answer comes so much later than `max_wait_ms`, which clients round, for it may not come earlier."""
+
+
+class HoldFacts(NamedTuple):
+    """One kind of request."""
+
+    behind: str
+    """What its client keeps waiting behind it, on the same connection."""
+    part: float | None
+    """For which part of the wait that the request itself names it is held; None: it names none that counts."""
+    least: float
+    """Seconds for which it is held anyway: an earlier answer would only be asked for again at once."""
+    most: float
+    """Seconds for which it is held at most."""
+    gives_way: bool
+    """Whether it is answered as soon as its client has sent something behind it: the answer costs nothing."""
+    then: Literal["answered", "begins a session", "passed"]
+    """What becomes of it after that."""
+    source: str
+    """Where a client's code, or a KIP, says so."""
+
+    def seconds(self, own_wait: float | None) -> float:
+        """Return for how long it is held at most. `own_wait` is the wait that the request names, in seconds."""
+        if self.part is None or own_wait is None:
+            return self.most
+        return min(self.most, max(self.least, self.part * own_wait))
+
+
+HOLDS: Final[Mapping[Kind, HoldFacts]] = {
+    "fetch": HoldFacts(
+        behind="heartbeats and commits (sarama, KafkaJS), queries of offsets (librdkafka)",
+        part=1.0,
+        least=0.1,
+        most=30.0,
+        gives_way=True,
+        then="answered",
+        source="A broker without records answers after max_wait_ms. kafka-go (conn.go, ReadBatchWith) takes an empty "
+        "answer before that for a broken connection, and none within 1.33 x of it for a lost one.",
+    ),
+    "session_fetch": HoldFacts(
+        behind="fetches alone: Java and franz-go have connections for them",
+        part=None,
+        least=0.0,
+        most=5.0,
+        gives_way=False,
+        then="begins a session",
+        source="KIP-227: an answer that the broker does not know of ends the session (INVALID_FETCH_SESSION_EPOCH).",
+    ),
+    "share_fetch": HoldFacts(
+        behind="acknowledgements, also those that it carries",
+        part=None,
+        least=0.0,
+        most=5.0,
+        gives_way=False,
+        then="passed",
+        source="KIP-932: records not acknowledged within group.share.record.lock.duration.ms (30 s, at least 15) come "
+        "again, and the broker counts the session's requests.",
+    ),
+    "produce": HoldFacts(
+        behind="the producer's later requests: five of them (max.in.flight), or any number",
+        part=0.5,
+        least=0.0,
+        most=10.0,
+        gives_way=False,
+        then="passed",
+        source="kafka-go (writer.go) gives up after timeout_ms, Java and librdkafka after request.timeout.ms (30 s), "
+        "and send the records again.",
+    ),
+    "transaction": HoldFacts(
+        behind="all requests of the transaction, as a producer has one connection for everything",
+        part=0.5,
+        least=0.0,
+        most=5.0,
+        gives_way=False,
+        then="passed",
+        source="transaction.timeout.ms (60 s) goes on meanwhile.",
+    ),
+}
+"""What a gate for clients goes by."""

@@ -1,0 +1,31 @@
+"""One broker with a sidecar before it, and the programs that drive foreign clients, built where their tools are."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.clients.drivers import Drivers
+from weir.lab.cluster import Cluster
+from weir.lab.modes import KraftCluster
+from weir.lab.settings import Route
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    with KraftCluster(brokers=1, routes=Route.INGRESS) as running:
+        # A first group waits for its coordinator: from here on all begin alike, without a limit and with one.
+        first = Consumer({"bootstrap.servers": running.bootstrap_servers[0], "group.id": "first"})
+        first.committed([TopicPartition("none", 0)], timeout=60)
+        first.close()
+        yield running
+
+
+@pytest.fixture(scope="session")
+def drivers(cluster: Cluster) -> Iterator[Drivers]:
+    with tempfile.TemporaryDirectory(prefix="weir-clients-") as folder:
+        yield Drivers(Path(folder), cluster.version)

@@ -1,0 +1,86 @@
+// Command clients runs one of Go's Kafka clients as a job says, and prints what happened as one line of JSON.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Job is what is to be done, as the suite describes it.
+type Job struct {
+	Client     string  `json:"client"`
+	Role       string  `json:"role"`
+	Bootstrap  string  `json:"bootstrap"`
+	Topic      string  `json:"topic"`
+	ClientID   string  `json:"client_id"`
+	Count      int     `json:"count"`       // records to read or to write
+	Size       int     `json:"size"`        // bytes of a value
+	Batch      int     `json:"batch"`       // records of a batch that is written
+	FetchBytes int     `json:"fetch_bytes"` // of a partition in an answer
+	Acks       int     `json:"acks"`
+	Seconds    float64 `json:"seconds"` // until it gives up
+}
+
+// Outcome counts records by when they came or were acknowledged, and keeps what went wrong.
+type Outcome struct {
+	mu       sync.Mutex
+	begin    time.Time
+	seen     map[string]bool
+	Records  int         `json:"records"`
+	Distinct int         `json:"distinct"`
+	Arrivals map[int]int `json:"arrivals"` // records by hundredths of a second since the start
+	Errors   []string    `json:"errors"`
+}
+
+func (o *Outcome) add(value string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.Records++
+	if !o.seen[value] {
+		o.seen[value] = true
+		o.Distinct++
+	}
+	o.Arrivals[int(time.Since(o.begin).Milliseconds()/10)]++
+}
+
+func (o *Outcome) count() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.Distinct
+}
+
+func (o *Outcome) fail(text string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.Errors = append(o.Errors, text)
+}
+
+func (j *Job) value(number int) []byte {
+	text := fmt.Sprintf("%08d", number)
+	return []byte(text + strings.Repeat("x", j.Size-len(text)))
+}
+
+func (j *Job) left(o *Outcome) time.Duration {
+	return time.Duration(j.Seconds*float64(time.Second)) - time.Since(o.begin)
+}
+
+func main() {
+	var job Job
+	if err := json.Unmarshal([]byte(os.Args[1]), &job); err != nil {
+		panic(err)
+	}
+	outcome := &Outcome{begin: time.Now(), seen: map[string]bool{}, Arrivals: map[int]int{}, Errors: []string{}}
+	runs := map[string]func(*Job, *Outcome){
+		"franz-go consume": franzConsume, "franz-go produce": franzProduce, "franz-go share": franzShare,
+		"sarama consume": saramaConsume, "sarama produce": saramaProduce,
+		"kafka-go consume": kafkaGoConsume, "kafka-go produce": kafkaGoProduce,
+	}
+	runs[job.Client+" "+job.Role](&job, outcome)
+	outcome.mu.Lock()
+	line, _ := json.Marshal(outcome)
+	fmt.Println(string(line))
+}
