@@ -1,4 +1,4 @@
-"""`weir report`: builds tables from exported samples, and a page from the tables."""
+"""`weir report`: builds tables from exported samples, and a page or five answers from the tables."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from weir.cli.errors import WRONG_USAGE, CommandError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from weir.pipeline.page.contents import Contents
+
 MOST_SHOWN = 100
 FIRST_YEAR, LAST_YEAR = 1971, 2999
 """The years of times that a page can be asked for. Others are slips, and an axis could leave Python's calendar."""
@@ -30,7 +32,16 @@ LAUNCH_SETTINGS = {
 }
 """Settings for a Spark that weir starts itself."""
 
-app = typer.Typer(help="Build tables from the samples that sidecars export, and a page from the tables.")
+app = typer.Typer(
+    help="Build tables from the samples that sidecars export, and a page or five answers from the tables."
+)
+
+_Tables = Annotated[Path, typer.Option("--input", help="Folder of the tables that weir report build wrote.")]
+_Since = Annotated[
+    str | None, typer.Option("--from", help="First day or time, as 2026-11-02 or 2026-11-02T06:00; else all.")
+]
+_Until = Annotated[str | None, typer.Option("--to", help="The day or time after the last.")]
+_Zone = Annotated[str, typer.Option("--timezone", help="Zone of all times, as Europe/Berlin.")]
 
 
 @app.callback()
@@ -84,35 +95,67 @@ def build(
 
 @app.command("html")
 def html(
-    source: Annotated[Path, typer.Option("--input", help="Folder of the tables that weir report build wrote.")],
+    source: _Tables,
     output: Annotated[Path, typer.Option("--output", help="File of the page.")],
-    since: Annotated[
-        str | None, typer.Option("--from", help="First day or time, as 2026-11-02 or 2026-11-02T06:00; else all.")
-    ] = None,
-    until: Annotated[str | None, typer.Option("--to", help="The day or time after the last.")] = None,
-    timezone: Annotated[str, typer.Option("--timezone", help="Zone of all times, as Europe/Berlin.")] = "UTC",
+    since: _Since = None,
+    until: _Until = None,
+    timezone: _Zone = "UTC",
     top: Annotated[
         int, typer.Option(min=1, max=MOST_SHOWN, help="How many brokers, partitions, quotas, replicas.")
     ] = 20,
 ) -> None:
     """Write one page with rates, quotas, moves and lag, which fetches nothing. Needs DuckDB, neither Spark nor Java."""
-    if not source.is_dir():
-        raise CommandError(f"--input: {source} is no folder.", WRONG_USAGE)
+    _check_folder(source)
     if output.is_dir() or not output.parent.is_dir():
         raise CommandError(f"--output: {output} is no file in a folder that exists.", WRONG_USAGE)
     zone = _zone(timezone)
+    contents = _contents(source, since, until, zone, top)
+    from weir.pipeline.page.write import page_of, summary
+
+    _write(output, page_of(contents, zone))
+    typer.echo(f"{output}: {summary(contents, zone)}")
+
+
+@app.command("show")
+def show(
+    source: _Tables,
+    since: _Since = None,
+    until: _Until = None,
+    timezone: _Zone = "UTC",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Print five answers: were clients protected, which move hurt, when it ends, who holds it up, may the rate rise."""
+    _check_folder(source)
+    zone = _zone(timezone)
+    contents = _contents(source, since, until, zone, MOST_SHOWN)
+    from weir.pipeline.page.answers import answers, as_text
+    from weir.pipeline.page.write import summary
+
+    if as_json:
+        found = contents.verdict
+        figures = None if found is None else {**asdict(found), "answers": [asdict(of) for of in answers(found, zone)]}
+        typer.echo(json.dumps(figures, default=str))
+        return
+    typer.echo(summary(contents, zone))
+    if contents.verdict is not None:
+        typer.echo(f"\n{as_text(answers(contents.verdict, zone))}")
+
+
+def _check_folder(source: Path) -> None:
+    if not source.is_dir():
+        raise CommandError(f"--input: {source} is no folder.", WRONG_USAGE)
+
+
+def _contents(source: Path, since: str | None, until: str | None, zone: tzinfo, top: int) -> Contents:
     first, last = _moment("--from", since, zone), _moment("--to", until, zone)
     _check_order(since, until, is_empty=first is not None and last is not None and last <= first)
     from weir.pipeline.open_tables import TablesError
     from weir.pipeline.page.read import read_page
-    from weir.pipeline.page.write import page_of, summary
 
     try:
-        contents = read_page(source, first, last, top)
+        return read_page(source, first, last, top, zone)
     except TablesError as error:
         raise CommandError(f"{error}.") from error
-    _write(output, page_of(contents, zone))
-    typer.echo(f"{output}: {summary(contents, zone)}")
 
 
 def _check_order(since: str | None, until: str | None, *, is_empty: bool) -> None:

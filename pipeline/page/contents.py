@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from weir.pipeline.page.replica import Replica
+from weir.pipeline.page.verdict import Verdict
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -78,18 +81,6 @@ class QuotaAccuracy:
     worst_10s: float | None
     seconds_over: float
     bytes_left_out: int
-
-
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """A partition's replica on the broker `broker_id`; shown as `orders-3 on 2`."""
-
-    topic: str
-    partition: int
-    broker_id: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition} on {self.broker_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +234,8 @@ class LimitedClients:
 class Contents:
     """Everything on a page.
 
-    `columns` is None where neither the tables nor the caller give a range: the page is then empty. Those of partitions
-    are a minute wide at least.
+    `columns` is None where neither the tables nor the caller give a range: the page is then empty, and there is no
+    `verdict`. Those of partitions are a minute wide at least.
     """
 
     columns: Columns | None = None
@@ -257,6 +248,7 @@ class Contents:
     coverage: Coverage = Coverage()
     limited: LimitedClients = LimitedClients()
     partition_columns: Columns | None = None
+    verdict: Verdict | None = None
 
     @property
     def is_empty(self) -> bool:

@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from weir.pipeline.open_tables import OpenTables
-from weir.pipeline.page.contents import Away, Move, Moves, Replica, SlowReplica, SlowReplicas
+from weir.pipeline.page.contents import Away, Move, Moves, SlowReplica, SlowReplicas
 from weir.pipeline.page.moments import MINUTE_MICROS, micros, with_times
+from weir.pipeline.page.replica import Replica
 
 MOST_MOVES_OF_A_REPLICA: Final = 50
 

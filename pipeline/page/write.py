@@ -17,6 +17,7 @@ from weir.pipeline.page.markup import Element, element, html
 from weir.pipeline.page.span_tables import accuracy_table, away_table, slow_table
 from weir.pipeline.page.texts import counted, show_count, show_ratio, show_seconds
 from weir.pipeline.page.timeline import Timeline, show_moment
+from weir.pipeline.page.verdict_box import verdict_box
 from weir.planning.units import show_size
 
 TITLE = "Replication report"
@@ -114,7 +115,8 @@ def _full(contents: Contents, timeline: Timeline) -> list[Element]:
         *_about(contents.coverage),
         element("nav", {"aria-label": "Sections"}, element("ul", None, *links)),
     )
-    main = element("main", {"id": "main", "tabindex": -1}, _overview(contents), *(part for _, part in sections))
+    box = None if contents.verdict is None else verdict_box(contents.verdict, timeline.zone)
+    main = element("main", {"id": "main", "tabindex": -1}, box, _overview(contents), *(part for _, part in sections))
     return [header, main]
 
 

@@ -83,7 +83,7 @@ def test_names_are_text_wherever_they_stand(tmp_path: Path) -> None:
     found = [
         sum(name in text.lower() for text in page.texts) for name, page in zip((EVIL, "plain"), pages, strict=True)
     ]
-    assert found == [11, 11]
+    assert found == [12, 12]
 
 
 def test_page_allows_its_own_style_and_script_and_nothing_else(past: Past) -> None:
