@@ -116,6 +116,7 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
         if columns.seconds == _MINUTE and (sampled := _sampled(tables, since, until)):
             since, until = asked[0] or sampled[0], asked[1] or sampled[1]
             columns = columns_of(since, until, min(sampled[2], _MINUTE))
+        verdict = read_verdict(tables, since, until, zone, top)
         rates = RatesReader(tables, columns, by_window, window, finest)
         spans = SpansReader(tables, since, until, data)
         return Contents(
@@ -129,7 +130,7 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
             coverage=_coverage(tables, since, until),
             partition_columns=by_window,
             limited=limited_clients(tables, columns, finest, top) if has_limits else LimitedClients(),
-            verdict=read_verdict(tables, since, until, zone, top),
+            verdict=verdict,
         )
 
 

@@ -224,6 +224,13 @@ def test_pointer_reads_the_mark_below_it(browser: Browser, page: Path) -> None:
     assert browser.evaluate(readout) == whole
 
 
+def test_rows_of_tables_are_one_line_on_a_phone(browser: Browser, page: Path) -> None:
+    browser.look(400, 740, touch=True)
+    browser.open(page)
+    highest = "Math.max(...[...document.querySelectorAll('#accuracy tbody tr')].map((row) => row.offsetHeight))"
+    assert browser.evaluate(highest) < 50
+
+
 def test_accuracy_table_fits_on_a_small_desk(browser: Browser, past: Past, tmp_path: Path) -> None:
     """Values as long as they come, and times with their dates: nothing has to be scrolled."""
     begin = START - timedelta(days=400)
