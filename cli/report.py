@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -14,6 +18,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import typer
 
 from weir.cli.errors import WRONG_USAGE, CommandError
+from weir.cli.plan_inputs import parsed
+from weir.cli.quantities import parse_duration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,8 +64,11 @@ def build(
     master: Annotated[str, typer.Option("--master", help="Spark's master.")] = "local[*]",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
     allow_empty: Annotated[
-        bool, typer.Option("--allow-empty", help="Replace tables also where no sample of the day or hour is left.")
+        bool, typer.Option("--allow-empty", help="Take it that no sample of a day is there; replace its tables.")
     ] = False,
+    keep: Annotated[
+        str | None, typer.Option("--keep", help="Delete the tables of days that are older before --to, as 90d.")
+    ] = None,
 ) -> None:
     """Replace the tables of the days or hours from --from to before --to, as Parquet. Needs Java (17 is tested)."""
     try:
@@ -76,21 +85,26 @@ def build(
     except BuildError as error:
         raise CommandError(f"{error}.", WRONG_USAGE) from error
     _check_order(first, until, is_empty=days[1] <= days[0])
+    kept = parsed("--keep", parse_duration, keep)
     spark = _session(master)
+    reports = []
     try:
-        refused = 0
-        for report in job.build(spark, source, output, *days, allow_empty=allow_empty):
+        for report in job.build(
+            spark, source, output, *days, allow_empty=allow_empty, keep=kept and timedelta(seconds=kept)
+        ):
             typer.echo(json.dumps(asdict(report), default=str) if as_json else report.sentence())
-            refused += report.is_refused
+            reports.append(report)
     except BuildError as error:
         raise CommandError(f"{error}.") from error
     finally:
         job.stop(spark)
-    if refused:
+    if refused := sum(report.is_refused for report in reports):
         raise CommandError(
             f"{refused} of the days have hours without a whole sample, whose tables stay as they were "
             "(--allow-empty replaces them)."
         )
+    if not allow_empty and (sentence := job.nothing_came(reports)):
+        raise CommandError(f"{sentence}.")
 
 
 @app.command("html")
@@ -205,8 +219,27 @@ def _session(master: str) -> SparkSession:
     from weir.pipeline.session import open_session
 
     try:
-        spark = open_session(master, LAUNCH_SETTINGS)
+        with _without_stderr():
+            spark = open_session(master, LAUNCH_SETTINGS)
     except BuildError as error:
         raise CommandError(f"{error}.") from error
     spark.sparkContext.setLogLevel("OFF")  # errors are told in a sentence of weir's own
     return spark
+
+
+@contextlib.contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Keep to itself what a process that is started here says on stderr, then and later.
+
+    Spark and Java greet with lines of which cron would make a mail. Where nothing starts, they are shown.
+    """
+    with tempfile.TemporaryFile() as said, open(os.dup(2), "wb") as stderr:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            said.seek(0)
+            shutil.copyfileobj(said, stderr)
+            raise
+        finally:
+            os.dup2(stderr.fileno(), 2)

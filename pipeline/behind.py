@@ -62,7 +62,7 @@ def behind_by_minute(rows: DataFrame, ends: DataFrame, rates: DataFrame) -> Data
         F.max(F.when(~F.col("behind"), F.col("clock"))).alias("last"),
         F.max_by("rate", F.when(F.col("rate").isNotNull(), F.col("sequence"))).alias("rate"),
         F.max("stall").alias("longest_stall"),
-        F.max_by(stall_end, "stall").alias("stall_end"),
+        F.max_by(stall_end, F.when(F.col("stall") > 0, F.col("stall"))).alias("stall_end"),
         F.count(F.when(is_stuck, 1)).alias("stuck_spans"),
         F.sum(F.when(is_stuck, F.col("stall")).otherwise(0)).alias("stuck"),
         F.max("lag_messages").alias("max_lag_messages"),
