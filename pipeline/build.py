@@ -31,6 +31,7 @@ from weir.pipeline.read import (
     by_kind,
     good_lines,
     input_files,
+    input_size,
     is_by_day,
     of_hours,
     parse,
@@ -71,6 +72,17 @@ _SETTINGS: Final = MappingProxyType(
         "spark.sql.parquet.compression.codec": "zstd",
         # Spark writes each plan down as text, which would be 660 KB for some tables
         "spark.sql.maxPlanStringLength": "4000",
+    }
+)
+
+FEW_BYTES: Final = 8_000_000
+"""Of so few bytes of input Java would compile each query for longer than it takes to answer it."""
+
+_SETTINGS_FOR_FEW: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
     }
 )
 
@@ -158,13 +170,18 @@ def build(
     if hours.until <= hours.first:
         raise BuildError(f"there is nothing from {first} to before {until}")
     try:
-        least_places = int(spark.conf.get(SHUFFLE_TASKS) or 1)
+        least_places, cores = int(spark.conf.get(SHUFFLE_TASKS) or 1), spark.sparkContext.defaultParallelism
         with as_set(spark, {**_SETTINGS, SHUFFLE_TASKS: least_places}):
             job = _Job(spark, source, Output(spark, output), allow_empty, least_places)
             with job.output.writing():
                 # What lies in folders of days is read day by day. Of all else each day would read the whole.
                 for together in hours.by_day() if is_by_day(spark, source, hours) else [hours]:
-                    yield from _build_together(job, together)
+                    size = input_size(spark, source, together)
+                    few: dict[str, int | str] = (
+                        {} if size is None or size > FEW_BYTES else {**_SETTINGS_FOR_FEW, SHUFFLE_TASKS: cores}
+                    )
+                    with as_set(spark, few):
+                        yield from _build_together(job, together)
                 if keep is not None:
                     job.output.delete_before((hours.until - keep).date())
     except SPARK_ERRORS as error:
@@ -227,7 +244,8 @@ def _write(job: _Job, hours: Hours, parsed: DataFrame, damaged: Collection[str])
         if not by_hour:
             return report
         places = _places(report.partitions)
-        job.spark.conf.set(SHUFFLE_TASKS, max(job.least_places, places))
+        if places > 1:
+            job.spark.conf.set(SHUFFLE_TASKS, max(job.least_places, places))
         lines = good_lines(parsed)
         # Each of these takes a pass over all lines, so they are done only where needed.
         if report.quarantined.get(PARTIAL_SAMPLE):

@@ -180,6 +180,8 @@ class _Reader:
     def _busiest(self, since: int) -> Busiest | None:
         rows = self._bytes_in(_BUSIEST, self._fine, since)
         for broker_id, start_us, rate in rows:
+            if rate <= 0:  # its rows tell of throttled replicas, beside which nothing passed
+                return None
             return Busiest(broker_id, _time(start_us), self._fine, rate)
         return None
 

@@ -147,6 +147,20 @@ def input_files(spark: SparkSession, source: str, hours: Hours) -> list[str]:
     return spark.read.schema(_SCHEMA).json(paths).inputFiles() if paths else []
 
 
+def input_size(spark: SparkSession, source: str, hours: Hours) -> int | None:
+    """Return the bytes of all files that may have lines of `hours`; None where folders do not tell."""
+    folders = None if source.startswith(_KAFKA) else _folders(spark, source, hours)
+    if folders is None:
+        return None
+    return sum(_length(spark, folder) for folder in (*folders.own, *folders.beside))
+
+
+def _length(spark: SparkSession, folder: str) -> int:
+    path = spark.sparkContext._jvm.org.apache.hadoop.fs.Path(folder)  # type: ignore[union-attr]
+    files: Any = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    return int(files.getContentSummary(path).getLength())
+
+
 @dataclass(frozen=True, slots=True)
 class _Folders:
     """Addresses of folders: the hours' `own`, and those of the hours `beside` them, which may have a few samples."""
