@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -150,7 +151,7 @@ def show(
         figures = None if found is None else {**asdict(found), "answers": [asdict(of) for of in answers(found, zone)]}
         typer.echo(json.dumps(figures, default=str))
         return
-    typer.echo(summary(contents, zone))
+    typer.echo(textwrap.fill(summary(contents, zone), 80))
     if contents.verdict is not None:
         typer.echo(f"\n{as_text(answers(contents.verdict, zone))}")
 

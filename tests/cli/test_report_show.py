@@ -23,7 +23,10 @@ def tables(tmp_path: Path) -> Path:
 def test_text_has_five_answers_in_80_columns(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(("report", "show", "--input", str(tables))) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "1 broker, 0 partitions, 0 quotas, 0 moves, 2026-11-02 00:00 UTC to 2026-11-02 00:02 UTC."
+    assert lines[:2] == [
+        "1 broker, 0 partitions, 0 quotas, 0 moves, 2026-11-02 00:00 UTC to 2026-11-02",
+        "00:02 UTC.",
+    ]
     assert [line for line in lines if line.endswith("?")] == [
         "Did the throttle protect my clients?",
         "Which move hurt?",
@@ -31,7 +34,7 @@ def test_text_has_five_answers_in_80_columns(tables: Path, capsys: pytest.Captur
         "Who is the bottleneck?",
         "Can I raise the rate tonight?",
     ]
-    assert max(map(len, lines[1:])) <= 80
+    assert max(map(len, lines)) <= 80
 
 
 def test_json_has_the_figures_and_the_sentences(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:

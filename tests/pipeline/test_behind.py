@@ -18,13 +18,13 @@ from weir.pipeline.behind import (
     behind_by_minute,
     behind_minutes,
     behind_spans,
+    moves,
     rates_in_force,
+    replica_lag,
     with_lag,
 )
 from weir.pipeline.behind_hours import replicas_of_hours, rows_in_sync, rows_of_day, rows_of_wanted
 from weir.pipeline.hours import Hours
-from weir.pipeline.lag import replica_lag
-from weir.pipeline.moves import moves
 from weir.pipeline.read import Lines, by_kind, good_lines, of_hours
 from weir.pipeline.tables import BEHIND_MINUTES, MOVES, REPLICA_LAG
 from weir.samples.schema import Line
