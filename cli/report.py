@@ -75,6 +75,7 @@ def build(
     try:
         job = importlib.import_module("weir.pipeline.build")
         hours = importlib.import_module("weir.pipeline.hours")
+        day_report = importlib.import_module("weir.pipeline.day_report")
     except ModuleNotFoundError as error:
         raise CommandError(
             f"building tables needs PySpark ({error.name} is not installed): pip install 'kafka-weir[pipeline]'."
@@ -104,7 +105,7 @@ def build(
             f"{refused} of the days have hours without a whole sample, whose tables stay as they were "
             "(--allow-empty replaces them)."
         )
-    if not allow_empty and (sentence := job.nothing_came(reports)):
+    if not allow_empty and (sentence := day_report.nothing_came(reports)):
         raise CommandError(f"{sentence}.")
 
 

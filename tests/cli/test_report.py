@@ -75,7 +75,7 @@ def test_day_of_which_nothing_arrived_is_told_by_the_exit_status(
     more: tuple[str, ...],
     status: int,
 ) -> None:
-    from weir.pipeline.build import DayReport
+    from weir.pipeline.day_report import DayReport
 
     monkeypatch.setattr("weir.cli.report._session", lambda _: None)
     monkeypatch.setattr("weir.pipeline.build.build", lambda *_, **__: iter([DayReport(date(2026, 11, 2), silent=[3])]))

@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipeline.exported import DAY, NOON, Sidecar, link, partition, quota, rows, write_lines
-from weir.pipeline.build import DayReport, build, nothing_came
+from weir.pipeline.build import build
+from weir.pipeline.day_report import DayReport, nothing_came
 from weir.pipeline.day_tables import QUARANTINE, TABLES, Parts
 from weir.pipeline.errors import BuildError
 from weir.pipeline.hours import Hours, parse_hour
