@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
@@ -38,6 +38,12 @@ LAUNCH_SETTINGS = {
     "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC",
 }
 """Settings for a Spark that weir starts itself."""
+
+FEW_BYTES = 8_000_000
+"""Of so few bytes of samples Java would compile well for longer than it takes to read them."""
+LAUNCH_SETTINGS_FOR_FEW = LAUNCH_SETTINGS | {
+    "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
+}
 
 app = typer.Typer(
     help="Build tables from the samples that sidecars export, and a page or five answers from the tables."
@@ -88,7 +94,7 @@ def build(
         raise CommandError(f"{error}.", WRONG_USAGE) from error
     _check_order(first, until, is_empty=days[1] <= days[0])
     kept = parsed("--keep", parse_duration, keep)
-    spark = _session(master)
+    spark = _session(master, LAUNCH_SETTINGS_FOR_FEW if _is_small(source, *days) else LAUNCH_SETTINGS)
     reports = []
     try:
         for report in job.build(
@@ -216,13 +222,25 @@ def _moment(option: str, text: str | None, zone: tzinfo) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=zone)
 
 
-def _session(master: str) -> SparkSession:
+def _is_small(source: str, first: datetime, until: datetime) -> bool:
+    """Whether a folder of this machine has few samples of the days; of other inputs that is not known."""
+    folder = Path(source.removeprefix("file://"))
+    count = (until - first).days + 2
+    days = [folder / f"date={first.date() + timedelta(days=number)}" for number in range(count)]
+    try:
+        sizes = [file.stat().st_size for day in days for file in day.rglob("*.jsonl*")]
+    except OSError:  # one was moved away meanwhile
+        return False
+    return bool(sizes) and sum(sizes) <= FEW_BYTES
+
+
+def _session(master: str, launch: Mapping[str, str]) -> SparkSession:
     from weir.pipeline.errors import BuildError
     from weir.pipeline.session import open_session
 
     try:
         with _without_stderr():
-            spark = open_session(master, LAUNCH_SETTINGS)
+            spark = open_session(master, launch)
     except BuildError as error:
         raise CommandError(f"{error}.") from error
     spark.sparkContext.setLogLevel("OFF")  # errors are told in a sentence of weir's own
