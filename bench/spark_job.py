@@ -28,7 +28,8 @@ from pyspark.sql import SparkSession
 from bench.table import Report, add_parts, begin, parser, run
 from tests.pipeline.many_samples import DAY, generate_by_processes, independent_sums, table_sums
 from weir.cli.report import LAUNCH_SETTINGS
-from weir.pipeline.build import DayReport, build
+from weir.pipeline.build import build
+from weir.pipeline.day_report import DayReport
 from weir.pipeline.session import open_session
 
 LEAST_ROWS_PER_SECOND = 400_000

@@ -54,6 +54,10 @@ EXAMPLES: Final = {
         "weir report build --input /var/lib/weir/samples --output /var/lib/weir/tables --from 2026-11-02"
         " --to 2026-11-09",
     ),
+    "report show": (
+        "weir report show --input /var/lib/weir/tables --from 2026-11-02 --timezone Europe/Berlin",
+        "weir report show --input /var/lib/weir/tables --json",
+    ),
     "report html": ("weir report html --input /var/lib/weir/tables --output report.html",),
     "demo": ("weir demo --fast", "weir demo --connect --out charts"),
 }

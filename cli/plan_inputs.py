@@ -213,6 +213,9 @@ def bytes_in_of(
     )
     name = f"busiest_{busiest.window}"
     figures.add(name, busiest.rate, "bytes/s", f"history: broker {busiest.broker_id} at {at} (broker_rates)")
+    if (night := past.busiest_by_night) is not None:
+        source = f"history: 22 to 6 UTC, broker {night.broker_id} (broker_rates); give it as --in for a move by night"
+        figures.add("busiest_by_night", night.rate, "bytes/s", source)
     grown = 1.0
     if past.growth is None:
         figures.add("growth", None, "ratio", "history: no broker with two whole days in a row (broker_rates)")

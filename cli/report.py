@@ -1,12 +1,17 @@
-"""`weir report`: builds tables from exported samples, and a page from the tables."""
+"""`weir report`: builds tables from exported samples, and a page or five answers from the tables."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
+import shutil
+import tempfile
+import textwrap
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -14,9 +19,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import typer
 
 from weir.cli.errors import WRONG_USAGE, CommandError
+from weir.cli.plan_inputs import parsed
+from weir.cli.quantities import parse_duration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from weir.pipeline.page.contents import Contents
 
 MOST_SHOWN = 100
 FIRST_YEAR, LAST_YEAR = 1971, 2999
@@ -30,7 +39,22 @@ LAUNCH_SETTINGS = {
 }
 """Settings for a Spark that weir starts itself."""
 
-app = typer.Typer(help="Build tables from the samples that sidecars export, and a page from the tables.")
+FEW_BYTES = 8_000_000
+"""Of so few bytes of samples Java would compile well for longer than it takes to read them."""
+LAUNCH_SETTINGS_FOR_FEW = LAUNCH_SETTINGS | {
+    "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
+}
+
+app = typer.Typer(
+    help="Build tables from the samples that sidecars export, and a page or five answers from the tables."
+)
+
+_Tables = Annotated[Path, typer.Option("--input", help="Folder of the tables that weir report build wrote.")]
+_Since = Annotated[
+    str | None, typer.Option("--from", help="First day or time, as 2026-11-02 or 2026-11-02T06:00; else all.")
+]
+_Until = Annotated[str | None, typer.Option("--to", help="The day or time after the last.")]
+_Zone = Annotated[str, typer.Option("--timezone", help="Zone of all times, as Europe/Berlin.")]
 
 
 @app.callback()
@@ -47,13 +71,17 @@ def build(
     master: Annotated[str, typer.Option("--master", help="Spark's master.")] = "local[*]",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
     allow_empty: Annotated[
-        bool, typer.Option("--allow-empty", help="Replace tables also where no sample of the day or hour is left.")
+        bool, typer.Option("--allow-empty", help="Take it that no sample of a day is there; replace its tables.")
     ] = False,
+    keep: Annotated[
+        str | None, typer.Option("--keep", help="Delete the tables of days that are older before --to, as 90d.")
+    ] = None,
 ) -> None:
     """Replace the tables of the days or hours from --from to before --to, as Parquet. Needs Java (17 is tested)."""
     try:
         job = importlib.import_module("weir.pipeline.build")
         hours = importlib.import_module("weir.pipeline.hours")
+        day_report = importlib.import_module("weir.pipeline.day_report")
     except ModuleNotFoundError as error:
         raise CommandError(
             f"building tables needs PySpark ({error.name} is not installed): pip install 'kafka-weir[pipeline]'."
@@ -65,54 +93,91 @@ def build(
     except BuildError as error:
         raise CommandError(f"{error}.", WRONG_USAGE) from error
     _check_order(first, until, is_empty=days[1] <= days[0])
-    spark = _session(master)
+    kept = parsed("--keep", parse_duration, keep)
+    spark = _session(master, LAUNCH_SETTINGS_FOR_FEW if _is_small(source, *days) else LAUNCH_SETTINGS)
+    reports = []
     try:
-        refused = 0
-        for report in job.build(spark, source, output, *days, allow_empty=allow_empty):
+        for report in job.build(
+            spark, source, output, *days, allow_empty=allow_empty, keep=kept and timedelta(seconds=kept)
+        ):
             typer.echo(json.dumps(asdict(report), default=str) if as_json else report.sentence())
-            refused += report.is_refused
+            reports.append(report)
     except BuildError as error:
         raise CommandError(f"{error}.") from error
     finally:
         job.stop(spark)
-    if refused:
+    if refused := sum(report.is_refused for report in reports):
         raise CommandError(
             f"{refused} of the days have hours without a whole sample, whose tables stay as they were "
             "(--allow-empty replaces them)."
         )
+    if not allow_empty and (sentence := day_report.nothing_came(reports)):
+        raise CommandError(f"{sentence}.")
 
 
 @app.command("html")
 def html(
-    source: Annotated[Path, typer.Option("--input", help="Folder of the tables that weir report build wrote.")],
+    source: _Tables,
     output: Annotated[Path, typer.Option("--output", help="File of the page.")],
-    since: Annotated[
-        str | None, typer.Option("--from", help="First day or time, as 2026-11-02 or 2026-11-02T06:00; else all.")
-    ] = None,
-    until: Annotated[str | None, typer.Option("--to", help="The day or time after the last.")] = None,
-    timezone: Annotated[str, typer.Option("--timezone", help="Zone of all times, as Europe/Berlin.")] = "UTC",
+    since: _Since = None,
+    until: _Until = None,
+    timezone: _Zone = "UTC",
     top: Annotated[
         int, typer.Option(min=1, max=MOST_SHOWN, help="How many brokers, partitions, quotas, replicas.")
     ] = 20,
 ) -> None:
     """Write one page with rates, quotas, moves and lag, which fetches nothing. Needs DuckDB, neither Spark nor Java."""
-    if not source.is_dir():
-        raise CommandError(f"--input: {source} is no folder.", WRONG_USAGE)
+    _check_folder(source)
     if output.is_dir() or not output.parent.is_dir():
         raise CommandError(f"--output: {output} is no file in a folder that exists.", WRONG_USAGE)
     zone = _zone(timezone)
+    contents = _contents(source, since, until, zone, top)
+    from weir.pipeline.page.write import page_of, summary
+
+    _write(output, page_of(contents, zone))
+    typer.echo(f"{output}: {summary(contents, zone)}")
+
+
+@app.command("show")
+def show(
+    source: _Tables,
+    since: _Since = None,
+    until: _Until = None,
+    timezone: _Zone = "UTC",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Print five answers: were clients protected, which move hurt, when it ends, who holds it up, may the rate rise."""
+    _check_folder(source)
+    zone = _zone(timezone)
+    contents = _contents(source, since, until, zone, MOST_SHOWN)
+    from weir.pipeline.page.answers import answers, as_text
+    from weir.pipeline.page.write import summary
+
+    if as_json:
+        found = contents.verdict
+        figures = None if found is None else {**asdict(found), "answers": [asdict(of) for of in answers(found, zone)]}
+        typer.echo(json.dumps(figures, default=str))
+        return
+    typer.echo(textwrap.fill(summary(contents, zone), 80))
+    if contents.verdict is not None:
+        typer.echo(f"\n{as_text(answers(contents.verdict, zone))}")
+
+
+def _check_folder(source: Path) -> None:
+    if not source.is_dir():
+        raise CommandError(f"--input: {source} is no folder.", WRONG_USAGE)
+
+
+def _contents(source: Path, since: str | None, until: str | None, zone: tzinfo, top: int) -> Contents:
     first, last = _moment("--from", since, zone), _moment("--to", until, zone)
     _check_order(since, until, is_empty=first is not None and last is not None and last <= first)
     from weir.pipeline.open_tables import TablesError
     from weir.pipeline.page.read import read_page
-    from weir.pipeline.page.write import page_of, summary
 
     try:
-        contents = read_page(source, first, last, top)
+        return read_page(source, first, last, top, zone)
     except TablesError as error:
         raise CommandError(f"{error}.") from error
-    _write(output, page_of(contents, zone))
-    typer.echo(f"{output}: {summary(contents, zone)}")
 
 
 def _check_order(since: str | None, until: str | None, *, is_empty: bool) -> None:
@@ -157,13 +222,44 @@ def _moment(option: str, text: str | None, zone: tzinfo) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=zone)
 
 
-def _session(master: str) -> SparkSession:
+def _is_small(source: str, first: datetime, until: datetime) -> bool:
+    """Whether a folder of this machine has few samples of the days; of other inputs that is not known."""
+    folder = Path(source.removeprefix("file://"))
+    count = (until - first).days + 2
+    days = [folder / f"date={first.date() + timedelta(days=number)}" for number in range(count)]
+    try:
+        sizes = [file.stat().st_size for day in days for file in day.rglob("*.jsonl*")]
+    except OSError:  # one was moved away meanwhile
+        return False
+    return bool(sizes) and sum(sizes) <= FEW_BYTES
+
+
+def _session(master: str, launch: Mapping[str, str]) -> SparkSession:
     from weir.pipeline.errors import BuildError
     from weir.pipeline.session import open_session
 
     try:
-        spark = open_session(master, LAUNCH_SETTINGS)
+        with _without_stderr():
+            spark = open_session(master, launch)
     except BuildError as error:
         raise CommandError(f"{error}.") from error
     spark.sparkContext.setLogLevel("OFF")  # errors are told in a sentence of weir's own
     return spark
+
+
+@contextlib.contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Keep to itself what a process that is started here says on stderr, then and later.
+
+    Spark and Java greet with lines of which cron would make a mail. Where nothing starts, they are shown.
+    """
+    with tempfile.TemporaryFile() as said, open(os.dup(2), "wb") as stderr:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            said.seek(0)
+            shutil.copyfileobj(said, stderr)
+            raise
+        finally:
+            os.dup2(stderr.fileno(), 2)

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from weir.pipeline.rates import as_table
 from weir.pipeline.read import SAMPLE_KEY, by_partition
-from weir.pipeline.tables import BEHIND_MINUTES, WINDOW_SECONDS
+from weir.pipeline.tables import BEHIND_MINUTES, MOVES, REPLICA_LAG, WINDOW_SECONDS
 
 OUT_OF_SYNC_SECONDS: Final = 30.0
 """Kafka's default of `replica.lag.time.max.ms`. A replica behind for longer is out of sync; one that gets nothing is
@@ -62,7 +62,7 @@ def behind_by_minute(rows: DataFrame, ends: DataFrame, rates: DataFrame) -> Data
         F.max(F.when(~F.col("behind"), F.col("clock"))).alias("last"),
         F.max_by("rate", F.when(F.col("rate").isNotNull(), F.col("sequence"))).alias("rate"),
         F.max("stall").alias("longest_stall"),
-        F.max_by(stall_end, "stall").alias("stall_end"),
+        F.max_by(stall_end, F.when(F.col("stall") > 0, F.col("stall"))).alias("stall_end"),
         F.count(F.when(is_stuck, 1)).alias("stuck_spans"),
         F.sum(F.when(is_stuck, F.col("stall")).otherwise(0)).alias("stuck"),
         F.max("lag_messages").alias("max_lag_messages"),
@@ -101,6 +101,19 @@ def behind_spans(by_minute: DataFrame) -> DataFrame:
         .where((F.col("bytes_throttled") > 0) | (F.col("max_lag_seconds") > OUT_OF_SYNC_SECONDS))
         .withColumns({name: F.timestamp_micros(name) for name in ("start", "end")})
     )
+
+
+def moves(spans: DataFrame) -> DataFrame:
+    """Return the table `moves`: a row for each of the `spans`."""
+    mean = F.col("bytes") / F.col("seconds")
+    return as_table(
+        spans.withColumn("mean_bytes_per_second", mean).withColumnRenamed("quota", "quota_bytes_per_second"), MOVES
+    )
+
+
+def replica_lag(spans: DataFrame) -> DataFrame:
+    """Return the table `replica_lag`: a row for each of the `spans` in which the replica was out of sync."""
+    return as_table(spans.where(F.col("max_lag_seconds") > OUT_OF_SYNC_SECONDS), REPLICA_LAG)
 
 
 def behind_minutes(by_minute: DataFrame, spans: DataFrame) -> DataFrame:

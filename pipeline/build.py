@@ -11,8 +11,8 @@ import contextlib
 import itertools
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
 from types import MappingProxyType
 from typing import Final
 
@@ -22,15 +22,17 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from weir.pipeline.damaged import damaged_files, may_be_damage
+from weir.pipeline.day_report import DayReport, nothing_came
 from weir.pipeline.day_tables import QUARANTINE, Keep, day_tables, hour_tables, joined, parts_of_hours
 from weir.pipeline.errors import SPARK_ERRORS, BuildError, first_line
-from weir.pipeline.hours import ALL_HOURS, Hours, hour_of, parse_hour
+from weir.pipeline.hours import Hours, hour_of, parse_hour
 from weir.pipeline.read import (
     PARTITION_KINDS,
     Lines,
     by_kind,
     good_lines,
     input_files,
+    input_size,
     is_by_day,
     of_hours,
     parse,
@@ -66,81 +68,63 @@ _SETTINGS: Final = MappingProxyType(
         # Java never compiles a method of more than 8,000 bytes of code. Spark would make one of all that is done to a
         # line, and Java would interpret it. Above this size Spark makes one of each step, which takes half as long.
         "spark.sql.codegen.hugeMethodLimit": "8000",
+        # readers skip by time what has statistics, as INT96 has none
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.sql.parquet.compression.codec": "zstd",
+        # Spark writes each plan down as text, which would be 660 KB for some tables
+        "spark.sql.maxPlanStringLength": "4000",
+    }
+)
+
+FEW_BYTES: Final = 8_000_000
+"""Of so few bytes of input Java would compile each query for longer than it takes to answer it."""
+
+_SETTINGS_FOR_FEW: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
     }
 )
 
 
-@dataclass(slots=True)
-class DayReport:
-    """What became of one day, or of some `hours` of it: `rows` by table, `quarantined` lines by reason.
-
-    `missing` counts samples that are missing between others, `partitions` how many partitions all samples tell of.
-    `damaged` names files that were read only up to their damage. The day, or an hour, `is_refused` where tables of
-    samples would have been replaced by empty ones: they stay. Of tables that are made of the whole day, `rows` are all.
-    """
-
-    day: date
-    samples: int = 0
-    missing: int = 0
-    has_duplicates: bool = False
-    partitions: int = 0
-    is_refused: bool = False
-    rows: dict[str, int] = field(default_factory=dict)
-    quarantined: dict[str, int] = field(default_factory=dict)
-    damaged: list[str] = field(default_factory=list)
-    hours: list[int] = field(default_factory=lambda: sorted(ALL_HOURS))
-    refused_hours: list[int] = field(default_factory=list)
-
-    def sentence(self) -> str:
-        """Return the day as one line for people."""
-        name = f"{self.day}"
-        if len(self.hours) < len(ALL_HOURS):
-            name += f" {self.hours[0]:02}:00 to {self.hours[-1] + 1:02}:00"
-        if not (self.samples or self.quarantined or self.damaged or self.is_refused):
-            return f"{name}: no samples; the tables of this {'day are empty' if ' ' not in name else 'time are empty'}"
-        kept = "tables stay as they were (--allow-empty replaces them)"
-        parts = [f"{self.samples} samples"]
-        if self.is_refused and not self.samples:
-            parts = [f"no whole sample; its {kept}"]
-        elif self.is_refused:
-            times = ", ".join(f"{hour:02}:00" for hour in self.refused_hours)
-            parts.append(f"no whole sample from {times} on for an hour, whose {kept}")
-        parts += [f"{rows} rows of {table}" for table, rows in self.rows.items()]
-        if self.missing:
-            parts.append(f"{self.missing} samples missing")
-        if self.has_duplicates:
-            parts.append("duplicates left out")
-        parts += [f"{lines} lines quarantined ({reason})" for reason, lines in sorted(self.quarantined.items())]
-        parts += [f"{path} is damaged and was read in part" for path in self.damaged]
-        return f"{name}: {', '.join(parts)}"
-
-
 def build(
-    spark: SparkSession, source: str, output: str, first: date, until: date, *, allow_empty: bool = False
+    spark: SparkSession,
+    source: str,
+    output: str,
+    first: date,
+    until: date,
+    *,
+    allow_empty: bool = False,
+    keep: timedelta | None = None,
 ) -> Iterator[DayReport]:
     """Replace the tables from `first` up to but without `until`, and yield a report for each UTC day.
 
     Both are days, or the starts of hours (`datetime`, UTC). What hours hold depends only on their samples, so every run
     that includes them writes the same. Tables of samples are not replaced by empty ones, of a day or hour whose samples
-    have expired say, unless with `allow_empty`. Raises BuildError.
+    have expired say, unless with `allow_empty`. Days that are older than `keep` at the end of the last one are deleted.
+    Raises BuildError.
     """
     hours = Hours.between(first, until)
     if hours.until <= hours.first:
         raise BuildError(f"there is nothing from {first} to before {until}")
-    for name, value in _SETTINGS.items():
-        spark.conf.set(name, value)
-    least_places = int(spark.conf.get(SHUFFLE_TASKS) or 1)
     try:
-        job = _Job(spark, source, Output(spark, output), allow_empty, least_places)
-        with job.output.writing():
-            # What lies in folders of days is read day by day. Of all else each day would read the whole.
-            for together in hours.by_day() if is_by_day(spark, source, hours) else [hours]:
-                yield from _build_together(job, together)
+        least_places, cores = int(spark.conf.get(SHUFFLE_TASKS) or 1), spark.sparkContext.defaultParallelism
+        with as_set(spark, {**_SETTINGS, SHUFFLE_TASKS: least_places}):
+            job = _Job(spark, source, Output(spark, output), allow_empty, least_places)
+            with job.output.writing():
+                # What lies in folders of days is read day by day. Of all else each day would read the whole.
+                for together in hours.by_day() if is_by_day(spark, source, hours) else [hours]:
+                    size = input_size(spark, source, together)
+                    few: dict[str, int | str] = (
+                        {} if size is None or size > FEW_BYTES else {**_SETTINGS_FOR_FEW, SHUFFLE_TASKS: cores}
+                    )
+                    with as_set(spark, few):
+                        yield from _build_together(job, together)
+                if keep is not None:
+                    job.output.delete_before((hours.until - keep).date())
     except SPARK_ERRORS as error:
         raise BuildError(f"the tables cannot be built: {first_line(error)}") from error
-    finally:
-        with contextlib.suppress(*SPARK_ERRORS):
-            spark.conf.set(SHUFFLE_TASKS, str(least_places))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +177,14 @@ def _write(job: _Job, hours: Hours, parsed: DataFrame, damaged: Collection[str])
         bad = keep(quarantine(parsed, found, damaged))
         report, by_hour = _report(hours, found, bad)
         report.damaged = list(damaged)
+        report.silent = sorted({*_known(output, day)} - {*report.brokers})
+        output.partition_samples = report.partitions
         _refuse(job, hours, report, by_hour)
         if not by_hour:
             return report
         places = _places(report.partitions)
-        job.spark.conf.set(SHUFFLE_TASKS, max(job.least_places, places))
+        if places > 1:
+            job.spark.conf.set(SHUFFLE_TASKS, max(job.least_places, places))
         lines = good_lines(parsed)
         # Each of these takes a pass over all lines, so they are done only where needed.
         if report.quarantined.get(PARTIAL_SAMPLE):
@@ -217,6 +204,12 @@ def _write(job: _Job, hours: Hours, parsed: DataFrame, damaged: Collection[str])
         output.commit(day, by_hour, {"clusters": _clusters(lines_by_kind)})
         report.rows |= _publish(job.spark, output, day, {name: frame.schema for name, frame in parts.items()}, keep)
     return report
+
+
+def _known(output: Output, day: date) -> Iterator[int]:
+    """Yield the brokers that the day or the one before has samples of."""
+    for of in (day - timedelta(days=1), day):
+        yield from output.current(of).get("brokers", ())
 
 
 def _refuse(job: _Job, hours: Hours, report: DayReport, by_hour: dict[int, int]) -> None:
@@ -291,6 +284,7 @@ def _report(hours: Hours, found: DataFrame, bad: DataFrame) -> tuple[DayReport, 
         F.count(F.when(F.col("whole"), 1)).alias("whole"),
         F.coalesce(F.bool_or("twice"), F.lit(False)).alias("twice"),
         F.coalesce(F.sum("partitions"), F.lit(0)).alias("partitions"),
+        F.collect_set(F.when(F.col("whole"), F.col("broker_id"))).alias("brokers"),
     )
     rows = {row["hour"]: row for row in counts.collect()}
     ((missing,),) = missing_samples(found).collect()
@@ -304,6 +298,7 @@ def _report(hours: Hours, found: DataFrame, bad: DataFrame) -> tuple[DayReport, 
         any(row["twice"] for row in rows.values()),
         sum(row["partitions"] for row in rows.values()),
         quarantined={row["reason"]: row["n"] for row in reasons},
+        brokers=sorted({broker_id for row in rows.values() for broker_id in row["brokers"]}),
         hours=[*by_hour],
     )
     return report, by_hour
@@ -314,12 +309,13 @@ def _places(rows: int) -> int:
 
 
 def _facts(found: DataFrame) -> dict[str, object]:
-    """Return how many samples a day has, how many are missing, and when the last one ended."""
+    """Return how many samples a day has, of which brokers, how many are missing, and when the last one ended."""
     whole = found.where("whole")
-    ((count, until),) = whole.agg(F.count(F.lit(1)), F.max("ended_micros")).collect()
+    figures = F.count(F.lit(1)), F.max("ended_micros"), F.collect_set("broker_id")
+    ((count, until, brokers),) = whole.agg(*figures).collect()
     ((missing,),) = missing_samples(found).collect()
     ended = None if until is None else f"{datetime.fromtimestamp(until / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    return {"samples": count, "missing": missing, "until": ended}
+    return {"samples": count, "missing": missing, "until": ended, "brokers": sorted(brokers)}
 
 
 def _clusters(lines: Lines) -> list[str]:
@@ -341,21 +337,31 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--from", required=True, dest="first", help="first day or hour, UTC")
     parser.add_argument("--to", required=True, dest="until", help="day or hour after the last, UTC")
     parser.add_argument("--allow-empty", action="store_true", help="replace tables also where no sample is left")
+    parser.add_argument("--keep", type=_days, help="delete the tables of days that are older, as 90d")
     asked = parser.parse_args(words)
+    reports: list[DayReport] = []
+    options = {"allow_empty": asked.allow_empty, "keep": asked.keep}
     try:
         days = parse_hour(asked.first), parse_hour(asked.until)
-        is_refused = False
         spark = open_session()
         try:
-            for report in build(spark, asked.input, asked.output, *days, allow_empty=asked.allow_empty):
+            for report in build(spark, asked.input, asked.output, *days, **options):
                 print(report.sentence(), flush=True)
-                is_refused |= report.is_refused
+                reports.append(report)
         finally:
             stop(spark)
+        if not asked.allow_empty and (sentence := nothing_came(reports)):
+            raise BuildError(sentence)
     except BuildError as error:
         print(f"build.py: {error}.", file=sys.stderr)
         return 1
-    return int(is_refused)
+    return int(any(report.is_refused for report in reports))
+
+
+def _days(text: str) -> timedelta:
+    if not text.removesuffix("d").isdecimal() or not text.endswith("d"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days: give it as in 90d")
+    return timedelta(days=int(text[:-1]))
 
 
 if __name__ == "__main__":

@@ -13,16 +13,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from weir.pipeline.accuracy import quotas_in_force, throttle_accuracy, throttle_minutes
-from weir.pipeline.behind import behind_by_minute, behind_minutes, behind_spans, rates_in_force
+from weir.pipeline.behind import behind_by_minute, behind_minutes, behind_spans, moves, rates_in_force, replica_lag
 from weir.pipeline.behind_hours import replicas_of_hours, rows_in_sync, rows_of_day, rows_of_wanted
-from weir.pipeline.broker_samples import broker_samples
 from weir.pipeline.coverage import absences, coverage_by_minute, links_of_leaders, links_to_join
 from weir.pipeline.damaged import DAMAGED_FILE
 from weir.pipeline.hours import HOUR_SECONDS, Hours, hour_of
-from weir.pipeline.lag import replica_lag
 from weir.pipeline.limits import limits
-from weir.pipeline.moves import moves
-from weir.pipeline.rates import broker_rates, partition_rates
+from weir.pipeline.rates import broker_rates, broker_samples, partition_rates
 from weir.pipeline.read import Lines
 from weir.pipeline.storage import Held, Output
 from weir.pipeline.tables import (

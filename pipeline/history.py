@@ -48,7 +48,7 @@ class History:
     - `brokers`: how many brokers the tables have.
     - `throttled_share`: the part of all replication bytes that was of throttled replicas. They do not count as bytes
       in, as most of them are catch-up of earlier moves.
-    - `busiest`: None where all bytes were throttled.
+    - `busiest`: None where all bytes were throttled. `busiest_by_night` is that from 22 to 6 o'clock, UTC.
     - `log_size`: bytes that came into a broker within the retention asked for, as a mean of the brokers seen long
       enough.
     """
@@ -58,6 +58,7 @@ class History:
     brokers: int
     throttled_share: float
     busiest: Busiest | None
+    busiest_by_night: Busiest | None
     growth: Growth | None
     accuracy: Accuracy | None
     log_size: float | None
@@ -118,6 +119,8 @@ _BYTES_IN = """
 
 _BUSIEST = f"SELECT * FROM ({_BYTES_IN}) ORDER BY rate DESC, start_us, broker_id LIMIT 1"  # noqa: S608 - constants
 
+_BUSIEST_BY_NIGHT = _BUSIEST.replace("ORDER BY", "WHERE hour(make_timestamp(start_us)) NOT BETWEEN 6 AND 21 ORDER BY")
+
 _MEANS = f"SELECT broker_id, count(*), avg(rate) FROM ({_BYTES_IN}) WHERE start_us < $until GROUP BY broker_id"  # noqa: S608
 
 _COVERED = """
@@ -171,15 +174,18 @@ class _Reader:
             until=_time(until),
             brokers=self._broker_count,
             throttled_share=share[0][0],
-            busiest=self._busiest(since),
+            busiest=self._busiest(_BUSIEST, since),
+            busiest_by_night=self._busiest(_BUSIEST_BY_NIGHT, since),
             growth=self._growth(),
             accuracy=None if policy is None else self._accuracy(since, policy),
             log_size=None if retention_seconds is None else self._log_size(retention_seconds),
         )
 
-    def _busiest(self, since: int) -> Busiest | None:
-        rows = self._bytes_in(_BUSIEST, self._fine, since)
+    def _busiest(self, query: str, since: int) -> Busiest | None:
+        rows = self._bytes_in(query, self._fine, since)
         for broker_id, start_us, rate in rows:
+            if rate <= 0:  # its rows tell of throttled replicas, beside which nothing passed
+                return None
             return Busiest(broker_id, _time(start_us), self._fine, rate)
         return None
 

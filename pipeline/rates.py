@@ -18,8 +18,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 
-from weir.pipeline.read import Lines, by_partition
-from weir.pipeline.tables import BROKER_RATES, PARTITION_RATES, WINDOW_SECONDS, Table
+from weir.pipeline.read import SAMPLE_KEY, Lines, by_partition
+from weir.pipeline.tables import BROKER_RATES, BROKER_SAMPLES, PARTITION_RATES, WINDOW_SECONDS, Table
 
 _MINUTE, _HOUR = WINDOW_SECONDS["minute"], WINDOW_SECONDS["hour"]
 _HOUR_BITS: Final = 32
@@ -81,6 +81,22 @@ def broker_rates(lines: Lines) -> DataFrame:
     placed = links.select("*", "apart.*").repartition(*keys, "broker_id")
     windows = _broker_windows(placed.withColumn("hash", F.xxhash64(*keys, "broker_hour")), keys, coverage(lines.ends))
     return _table(windows.withColumn("broker_id", _broker(F.col("broker_hour"))), BROKER_RATES)
+
+
+def broker_samples(lines: Lines) -> DataFrame:
+    """Return two rows for each sample, one a side: of 0 bytes where the broker had no connection."""
+    of_side = [*SAMPLE_KEY, "side"]
+    sizes = ("bytes_throttled", "bytes_unthrottled")
+    moved = lines.links.groupBy(*of_side).agg(*(F.sum(name).alias(name) for name in sizes))
+    sides = F.explode(F.array(F.lit("leader"), F.lit("follower"))).alias("side")
+    table = (
+        lines.ends.select(*SAMPLE_KEY, "ended_micros", "micros", sides)
+        .join(moved, of_side, "left")
+        .fillna(0, [*sizes])
+        .withColumn("start", F.timestamp_micros(F.col("ended_micros") - F.col("micros")))
+        .withColumn("end", F.timestamp_micros("ended_micros"))
+    )
+    return as_table(table, BROKER_SAMPLES)
 
 
 def coverage(ends: DataFrame) -> DataFrame:

@@ -147,6 +147,20 @@ def input_files(spark: SparkSession, source: str, hours: Hours) -> list[str]:
     return spark.read.schema(_SCHEMA).json(paths).inputFiles() if paths else []
 
 
+def input_size(spark: SparkSession, source: str, hours: Hours) -> int | None:
+    """Return the bytes of all files that may have lines of `hours`; None where folders do not tell."""
+    folders = None if source.startswith(_KAFKA) else _folders(spark, source, hours)
+    if folders is None:
+        return None
+    return sum(_length(spark, folder) for folder in (*folders.own, *folders.beside))
+
+
+def _length(spark: SparkSession, folder: str) -> int:
+    path = spark.sparkContext._jvm.org.apache.hadoop.fs.Path(folder)  # type: ignore[union-attr]
+    files: Any = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    return int(files.getContentSummary(path).getLength())
+
+
 @dataclass(frozen=True, slots=True)
 class _Folders:
     """Addresses of folders: the hours' `own`, and those of the hours `beside` them, which may have a few samples."""
@@ -282,7 +296,8 @@ def _utc(name: str) -> Column:
 
     That zone is UTC. To read the zone from the text would take Spark twice as long.
     """
-    return F.when(F.col(name).endswith("Z"), F.expr(f"trim(TRAILING 'Z' FROM {name})").cast("timestamp"))
+    is_whole = F.col(name).endswith("Z") & (F.length(name) >= len("2026-01-31T23:59:59Z"))  # a day alone is no time
+    return F.when(is_whole, F.expr(f"trim(TRAILING 'Z' FROM {name})").cast("timestamp"))
 
 
 def _micros(seconds: Column) -> Column:

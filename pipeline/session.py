@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -20,6 +21,9 @@ SPARK_SETTINGS: Final[Settings] = {
     # the job compiles more than Spark's default of 100 pieces of code, and uses them again for the next day
     "spark.sql.codegen.cache.maxEntries": "1000",
 }
+# On one machine nobody else has to reach the driver and its blocks, which ask for no password. Spark's default is the
+# address of a network.
+LOOPBACK_SETTINGS: Final[Settings] = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 # For one machine with few cores. Spark's default of 200 shuffle partitions would take many rounds of tasks. A few large
 # input files would give its cores shares of unequal size.
 ONE_MACHINE_SETTINGS: Final[Settings] = {
@@ -36,11 +40,15 @@ def open_session(master: str | None = None, launch: Mapping[str, str] | None = N
 
     `launch` has settings for a JVM that is not running yet; PYSPARK_SUBMIT_ARGS overrides them. Raises BuildError.
     """
+    if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_CONNECT_MODE_ENABLED"):
+        raise BuildError(
+            "the job does not run by Spark Connect: unset SPARK_REMOTE and name a master (--master, or spark-submit)"
+        )
     try:
         SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list((launch or {}).items())))
         made = dict(SparkConf().getAll())
         on = master or made.get("spark.master", "")
-        settings = SPARK_SETTINGS | (ONE_MACHINE_SETTINGS if on.startswith("local") else {})
+        settings = SPARK_SETTINGS | (LOOPBACK_SETTINGS | ONE_MACHINE_SETTINGS if on.startswith("local") else {})
         builder = SparkSession.builder.appName("weir report build")
         builder = builder.config(map={name: value for name, value in settings.items() if name not in made})
         return (builder.master(master) if master else builder).getOrCreate()
@@ -49,7 +57,7 @@ def open_session(master: str | None = None, launch: Mapping[str, str] | None = N
 
 
 @contextlib.contextmanager
-def as_set(spark: SparkSession, settings: Mapping[str, int]) -> Iterator[None]:
+def as_set(spark: SparkSession, settings: Mapping[str, int | str]) -> Iterator[None]:
     """Have Spark's SQL run with these settings until the block ends."""
     before = {name: spark.conf.get(name, None) for name in settings}
     try:

@@ -36,7 +36,14 @@ from weir.pipeline.tables import POINTER
 ABANDONED_AFTER: Final = timedelta(days=1)
 """No run takes that long: what is older and not in use was left by a killed one."""
 
+ROWS_OF_A_FILE: Final = 100_000_000
+"""How many partition samples a file of a table is made of at most: its rows are fewer, and 1 GB holds them."""
+FEW_ROWS: Final = 1_000_000
+"""So few partition samples that one task makes a table of them."""
+
 _WORK: Final = "_weir"
+_ORDER: Final = ("broker_id", "side", "topic", "partition", "client_id", "window_start", "start", "end")
+"""Rows are sorted by those of these columns that they have, so that readers skip what they do not need."""
 _RECORD: Final = "hours.json"
 _FORMAT: Final = 2
 """Of what hours keep for the tables of a day. Hours of different formats cannot be joined."""
@@ -88,6 +95,8 @@ class Output:
         self._files: Any = self._hadoop_path().getFileSystem(self._configuration)
         self.run = f"{utc():{_RUN_BEGAN}}-{uuid.uuid4().hex[:8]}"
         """A name that sorts by when the run began."""
+        self.partition_samples = 0
+        """How many partition samples the tables are made of that are written next."""
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -95,6 +104,7 @@ class Output:
         try:
             yield
         finally:
+            self._describe(None)
             self._files.delete(self._hadoop_path(_WORK, self.run), True)
         self._delete_abandoned(_WORK, ())
         with contextlib.suppress(Exception):  # another run has begun to use it
@@ -104,6 +114,7 @@ class Output:
     def kept(self, name: str, frame: DataFrame) -> Iterator[DataFrame]:
         """Compute `frame` once, and keep its rows in files until the block ends, so that they take no memory."""
         parts = (_WORK, self.run, name)
+        self._describe(name)
         try:
             frame.write.mode("overwrite").parquet(self._name(*parts))
             yield frame.sparkSession.read.schema(frame.schema).parquet(self._name(*parts))
@@ -125,7 +136,11 @@ class Output:
         - Rows that differ in the column `apart` are in folders of their own.
         - `folder` is the run's own, unless it is another of this run.
         """
-        writer = frame.write.mode("overwrite")
+        few = self.partition_samples <= FEW_ROWS
+        put = frame.coalesce(1) if few else frame.repartition(-(-self.partition_samples // ROWS_OF_A_FILE))
+        order = [name for name in (apart, *_ORDER) if name and name in frame.columns]
+        self._describe(f"{day} {table}")
+        writer = (put.sortWithinPartitions(*order) if order else put).write.mode("overwrite")
         (writer.partitionBy(apart) if apart else writer).parquet(self._name(_folder(day), folder or self.run, table))
 
     def rows(self, day: date, tables: Mapping[str, StructType], folder: str = "") -> dict[str, int]:
@@ -185,6 +200,14 @@ class Output:
         """Return what was published of a day last; nothing where nothing was."""
         return self._read_json(self._hadoop_path(_folder(day), POINTER))
 
+    def delete_before(self, first: date) -> None:
+        """Delete the tables of all days before `first`."""
+        path = self._hadoop_path()
+        for status in self._files.listStatus(path) if self._files.exists(path) else ():
+            name = status.getPath().getName()
+            if status.isDirectory() and name.startswith("date=") and name < _folder(first):
+                self._files.delete(status.getPath(), True)
+
     def _records(self, day: date) -> dict[str, dict[str, Any]]:
         """Return what each run has committed."""
         found = {
@@ -243,6 +266,10 @@ class Output:
             name = status.getPath().getName()
             if status.isDirectory() and name not in kept and name < oldest:
                 self._files.delete(status.getPath(), True)
+
+    def _describe(self, what: str | None) -> None:
+        """Have Spark's pages name what its jobs are for."""
+        self._spark.sparkContext.setJobDescription(None if what is None else f"weir: {what}")  # type: ignore[arg-type]
 
     def _name(self, *parts: str) -> str:
         return "/".join([self._path, *parts])

@@ -181,7 +181,7 @@ BEHIND_MINUTES: Final = Table(
             "bytes_throttled": "long",
             "max_lag_messages": "long",
             "longest_stall_seconds": "double",  # of those that ended in the minute
-            "stall_end": "timestamp",  # of the longest one; null where none ended
+            "stall_end": "timestamp",  # of the longest one; null where none ended, or it was of 0 s
             "stuck_spans": "long",
             "stuck_seconds": "double",
         }

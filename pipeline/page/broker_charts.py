@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 from weir.pipeline.page.chart import figure, legend, mark
 from weir.pipeline.page.contents import Brokers, BrokerSide, Replication
@@ -23,11 +23,23 @@ _FAR_ABOVE: Final = 4.0
 Series = Sequence[float | None]
 
 
+class _Scale(NamedTuple):
+    """The highest rate above the line of a chart and below it, in bytes/s. All charts have the same."""
+
+    above: float
+    below: float
+
+    def height(self, rate: float) -> float:
+        """Return where a rate is, from 0 at the top to 1; one below the line is negative."""
+        return (self.above - rate) / (self.above + self.below)
+
+
 def broker_charts(brokers: Brokers, timeline: Timeline) -> Iterator[Element]:
     """Yield the charts, one broker after the other, and then the table with their figures."""
+    scale = _scale(brokers.shown)
     yield legend(
         ("throttled", "throttled replicas"),
-        ("unthrottled", "other replicas, on top of them: no quota holds them"),
+        ("unthrottled", "other replicas, below the line: no quota holds them"),
         ("peak", "highest sample of throttled replicas"),
         ("quota", "quota in force, of throttled replicas alone"),
         ("unsampled", "no samples"),
@@ -38,28 +50,39 @@ def broker_charts(brokers: Brokers, timeline: Timeline) -> Iterator[Element]:
             "section",
             {"class": "broker"},
             element("h3", None, name),
-            element("div", {"class": "pair"}, *(_chart(name, side, timeline) for side in sides)),
+            element("div", {"class": "pair"}, *(_chart(name, side, scale, timeline) for side in sides)),
         )
     shown = len({side.broker_id for side in brokers.shown})
-    yield from left_out_note(shown, brokers.count, "brokers", "with the most bytes")
+    yield from left_out_note(shown, brokers.count, "brokers", "held back longest, or with the most bytes,")
     yield behind(f"The rates of {counted(shown, 'broker')} as a table", _table(brokers))
 
 
-def _chart(name: str, of: BrokerSide, timeline: Timeline) -> Element:
-    highest = max((*_known(of.throttled.peaks), *_known(_sums(of))), default=0.0)
+def _scale(sides: Sequence[BrokerSide]) -> _Scale:
+    highest = max((rate for of in sides for rate in _known((*of.throttled.means, *of.throttled.peaks))), default=0.0)
+    others = max((rate for of in sides for rate in _known(of.unthrottled.means)), default=0.0)
+    bound = _FAR_ABOVE * max(highest, others)
+    quotas = [quota for of in sides for quota in of.quotas if quota is not None and quota <= bound]
+    above = 1.08 * max(highest, *quotas, 0.0)
+    # without anything above the line it would lie at the very top
+    return _Scale(max(above, 0.1 * others) or 1.0, 1.08 * others)
+
+
+def _chart(name: str, of: BrokerSide, scale: _Scale, timeline: Timeline) -> Element:
     quotas = [quota for quota in of.quotas if quota is not None]
-    top = 1.08 * max([highest, *(quota for quota in quotas if quota <= _FAR_ABOVE * highest)]) or 1.0
-    lines, names = _levels(top)
+    top = scale.above
+    lines, names = _levels(scale)
     # a rate of 0 all the time needs no line along the bottom
     peaks = [peak or None for peak in of.throttled.peaks]
+    is_known = [a is not None or b is not None for a, b in zip(of.throttled.means, of.unthrottled.means, strict=True)]
+    others = [None if rate is None else -rate for rate in of.unthrottled.means]
     shapes = element(
         "svg",
         {"viewBox": f"0 0 {timeline.columns.count} {_UNITS}", "preserveAspectRatio": "none", "height": _HEIGHT},
-        _shape("area unsampled", _area([None if rate is not None else top for rate in _sums(of)], top)),
-        _shape("area unthrottled", _area(_sums(of), top)),
-        _shape("area throttled", _area(of.throttled.means, top)),
-        _shape("line peak", _line(peaks, top)),
-        _shape("line quota", _line([None if quota is None or quota > top else quota for quota in of.quotas], top)),
+        _shape("area unsampled", _area([None if known else top for known in is_known], scale, -scale.below)),
+        _shape("area unthrottled", _area(others, scale)),
+        _shape("area throttled", _area(of.throttled.means, scale)),
+        _shape("line peak", _line(peaks, scale)),
+        _shape("line quota", _line([None if quota is None or quota > top else quota for quota in of.quotas], scale)),
     )
     chart = element(
         "svg",
@@ -74,9 +97,11 @@ def _chart(name: str, of: BrokerSide, timeline: Timeline) -> Element:
     quota = f"quota {_range_of(quotas)}" if quotas else "no quota"
     if any(rate > top for rate in quotas):
         quota += ", above this chart" if min(quotas) > top else ", partly above this chart"
+    mean = f"throttled {show_rate(of.throttled.mean)}"
+    if quotas:
+        mean = f"throttled {show_rate(_mean_under_quota(of))} while a quota was in force"
     summary = (
-        f"mean: throttled {show_rate(of.throttled.mean)} (highest {show_rate(of.throttled.highest)}),"
-        f" others {show_rate(of.unthrottled.mean)}; {quota}"
+        f"mean: {mean} (highest {show_rate(of.throttled.highest)}), others {show_rate(of.unthrottled.mean)}; {quota}"
     )
     return figure(element("h4", None, f"{of.side.capitalize()} side"), label, summary, chart, timeline.axis())
 
@@ -96,23 +121,26 @@ def _marks(of: BrokerSide, timeline: Timeline) -> Iterator[Element]:
         yield mark("column", title, number / count, (number + 1) / count, 0, _HEIGHT)
 
 
-def _levels(top: float) -> tuple[list[Element], list[Element]]:
-    """Return one to three lines at round rates, where there is room for their names, and the names."""
+def _mean_under_quota(of: BrokerSide) -> float:
+    """Return the mean rate of throttled replicas over the columns in which a quota was in force."""
+    both = zip(of.throttled.means, of.quotas, strict=True)
+    rates = [rate for rate, quota in both if rate is not None and quota is not None]
+    return sum(rates) / len(rates) if rates else 0.0
+
+
+def _levels(scale: _Scale) -> tuple[list[Element], list[Element]]:
+    """Return the line of 0, and those at round rates where there is room for their names, and the names."""
+    rates = [0.0]
+    step = round_up(scale.above / 3)
+    while _HEIGHT * scale.height(rates[-1] + step) > _NAME_HEIGHT:
+        rates.append(rates[-1] + step)
     lines, names = [], []
-    step = round_up(top / 3)
-    level = step
-    while (y := _HEIGHT * (1 - level / top)) > _NAME_HEIGHT:
-        lines.append(element("line", {"class": "grid", "x1": 0, "x2": "100%", "y1": y, "y2": y}))
-        names.append(element("text", {"class": "tick", "x": 2, "y": y - 3}, show_rate(level)))
-        level += step
+    for rate in rates:
+        y = _HEIGHT * scale.height(rate)
+        lines.append(element("line", {"class": "grid" if rate else "zero", "x1": 0, "x2": "100%", "y1": y, "y2": y}))
+        if rate:
+            names.append(element("text", {"class": "tick", "x": 2, "y": y - 3}, show_rate(rate)))
     return lines, names
-
-
-def _sums(of: BrokerSide) -> list[float | None]:
-    return [
-        None if throttled is None and others is None else (throttled or 0) + (others or 0)
-        for throttled, others in zip(of.throttled.means, of.unthrottled.means, strict=True)
-    ]
 
 
 def _known(series: Series) -> Iterator[float]:
@@ -130,19 +158,25 @@ def _runs(series: Series) -> Iterator[tuple[int, list[float]]]:
             run = []
 
 
-def _line(series: Series, top: float) -> str:
-    return " ".join(f"M{start} {_steps(start, run, top)}" for start, run in _runs(series))
+def _line(series: Series, scale: _Scale) -> str:
+    return " ".join(f"M{start} {_steps(start, run, scale)}" for start, run in _runs(series))
 
 
-def _area(series: Series, top: float) -> str:
-    return " ".join(f"M{start} {_UNITS}L{start} {_steps(start, run, top)}V{_UNITS}Z" for start, run in _runs(series))
+def _area(series: Series, scale: _Scale, base: float = 0.0) -> str:
+    """Return the path around all between the rates and `base`."""
+    zero = _unit(base, scale)
+    return " ".join(f"M{start} {zero}L{start} {_steps(start, run, scale)}V{zero}Z" for start, run in _runs(series))
 
 
-def _steps(start: int, run: list[float], top: float) -> str:
+def _steps(start: int, run: list[float], scale: _Scale) -> str:
     """Return the path from the first value's height on; each value is a step as wide as its column."""
-    heights = [round(_UNITS * (1 - value / top)) for value in run]
+    heights = [_unit(value, scale) for value in run]
     steps = [f"H{start + number}V{height}" for number, height in enumerate(heights[1:], 1)]
     return f"{heights[0]}{''.join(steps)}H{start + len(run)}"
+
+
+def _unit(rate: float, scale: _Scale) -> int:
+    return round(_UNITS * scale.height(rate))
 
 
 def _shape(kind: str, path: str) -> Element | None:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from weir.pipeline.page.replica import Replica
+from weir.pipeline.page.verdict import Verdict
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -73,23 +76,17 @@ class QuotaAccuracy:
     start: datetime
     end: datetime
     seconds: float
-    mean: float | None
     worst_1s: float | None
     worst_10s: float | None
     seconds_over: float
+    seconds_left_out: float
     bytes_left_out: int
 
-
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """A partition's replica on the broker `broker_id`; shown as `orders-3 on 2`."""
-
-    topic: str
-    partition: int
-    broker_id: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition} on {self.broker_id}"
+    @property
+    def mean_left_out(self) -> float | None:
+        """The mean rate over the quota while partitions were left out; None where none were."""
+        allowed = self.rate * self.seconds_left_out
+        return 1 - self.bytes_left_out / allowed if allowed else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +127,10 @@ class SlowReplica:
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """The brokers with the most bytes, of `count`. `size` is that of all brokers, on the side that saw more bytes.
+    """Brokers, of `count`: those held back longest, then those with the most bytes.
 
-    `throttled_size` is the same for throttled replicas. A quota on one side leaves the other side's bytes unthrottled.
+    `size` is that of all brokers, on the side that saw more bytes, and `throttled_size` that of throttled replicas. A
+    quota on one side leaves the other side's bytes unthrottled.
     """
 
     count: int = 0
@@ -205,13 +203,13 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class SlowReplicas:
-    """The longest of `count` spans, which were stuck for `stuck_seconds` together.
+    """The longest of `count` spans. No replica was stuck for longer than `most_stuck_seconds` in one of them.
 
     The figures of `reaching_out` are of whole days that the range touches.
     """
 
     count: int = 0
-    stuck_seconds: float = 0.0
+    most_stuck_seconds: float = 0.0
     shown: tuple[SlowReplica, ...] = ()
     reaching_out: int = 0
 
@@ -243,8 +241,8 @@ class LimitedClients:
 class Contents:
     """Everything on a page.
 
-    `columns` is None where neither the tables nor the caller give a range: the page is then empty. Those of partitions
-    are a minute wide at least.
+    `columns` is None where neither the tables nor the caller give a range: the page is then empty, and there is no
+    `verdict`. Those of partitions are a minute wide at least.
     """
 
     columns: Columns | None = None
@@ -257,6 +255,7 @@ class Contents:
     coverage: Coverage = Coverage()
     limited: LimitedClients = LimitedClients()
     partition_columns: Columns | None = None
+    verdict: Verdict | None = None
 
     @property
     def is_empty(self) -> bool:

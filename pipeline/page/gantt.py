@@ -11,6 +11,7 @@ from weir.pipeline.page.contents import Move, Moves
 from weir.pipeline.page.markup import Child, Element, behind, left_out_note, reaching_note, table
 from weir.pipeline.page.texts import counted, show_seconds
 from weir.pipeline.page.timeline import Timeline
+from weir.pipeline.page.verdict import MoveCost, Verdict
 from weir.planning.units import show_rate, show_size
 
 _HEIGHT: Final = 22
@@ -18,8 +19,8 @@ _BAR: Final = 14  # pixels
 _NARROWEST: Final = 0.004  # of the width: the narrowest bar that can be seen and pointed at
 
 
-def gantt(moves: Moves, timeline: Timeline) -> Iterator[Element]:
-    """Yield the chart, and then the table with its figures."""
+def gantt(moves: Moves, verdict: Verdict, timeline: Timeline) -> Iterator[Element]:
+    """Yield the chart, and then the table with its figures and what the moves of each replica cost."""
     by_replica = [(replica, list(spans)) for replica, spans in groupby(moves.shown, key=lambda move: move.replica)]
     rows = [
         row(
@@ -37,7 +38,7 @@ def gantt(moves: Moves, timeline: Timeline) -> Iterator[Element]:
     for shown, count, noun in ((len(rows), moves.replicas, "replicas"), (len(moves.shown), moves.count, "moves")):
         yield from left_out_note(shown, count, noun, "with the most bytes")
     yield from reaching_note(moves.reaching_out, "move")
-    yield behind(f"{counted(len(moves.shown), 'move')} as a table", _table(moves, timeline))
+    yield behind(f"{counted(len(moves.shown), 'move')} as a table", _table(moves, verdict, timeline))
 
 
 def _bar(move: Move, timeline: Timeline) -> Element:
@@ -61,7 +62,7 @@ def _title(move: Move, timeline: Timeline) -> str:
     )
 
 
-def _table(moves: Moves, timeline: Timeline) -> Element:
+def _table(moves: Moves, verdict: Verdict, timeline: Timeline) -> Element:
     columns = (
         ("replica", False),
         ("behind since", False),
@@ -72,11 +73,14 @@ def _table(moves: Moves, timeline: Timeline) -> Element:
         ("mean rate", True),
         ("quota", True),
         ("longest stall", True),
+        ("held back for", True),
+        ("others out of sync for", True),
     )
-    return table(columns, (_cells(move, timeline) for move in moves.shown), "Moves")
+    rows = (_cells(move, verdict.cost_of(move.replica), timeline) for move in moves.shown)
+    return table(columns, rows, "Moves")
 
 
-def _cells(move: Move, timeline: Timeline) -> tuple[Child, ...]:
+def _cells(move: Move, cost: MoveCost | None, timeline: Timeline) -> tuple[Child, ...]:
     took = show_seconds((move.seen_until - move.start).total_seconds())
     return (
         str(move.replica),
@@ -88,4 +92,6 @@ def _cells(move: Move, timeline: Timeline) -> tuple[Child, ...]:
         "-" if move.rate is None else show_rate(move.rate),
         show_rate(move.quota),
         show_seconds(move.longest_stall),
+        "-" if cost is None else show_seconds(cost.bound_seconds),
+        "-" if cost is None else show_seconds(60 * cost.hurt_minutes),
     )

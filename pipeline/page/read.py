@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,7 @@ from weir.pipeline.page.read_limits import limited_clients
 from weir.pipeline.page.read_quotas import accuracy
 from weir.pipeline.page.read_rates import RatesReader
 from weir.pipeline.page.read_spans import SpansReader
+from weir.pipeline.page.read_verdict import read_verdict
 from weir.pipeline.tables import (
     ABSENCES,
     BEHIND_MINUTES,
@@ -72,10 +73,11 @@ _QUOTAS: Final = 'SELECT epoch_us(min(start)), epoch_us(max("end")) FROM throttl
 _LIMITS: Final = 'SELECT epoch_us(min(window_start)), epoch_us(max(window_start)) FROM limits WHERE "window" = $window'
 
 
-def read_page(path: Path, since: datetime | None, until: datetime | None, top: int) -> Contents:
+def read_page(path: Path, since: datetime | None, until: datetime | None, top: int, zone: tzinfo = UTC) -> Contents:
     """Read the range from `since` up to but without `until`; where one is None, as far as the tables go.
 
-    Only the first `top` brokers, partitions, quotas and replicas are read. Raises TablesError.
+    Only the first `top` brokers, partitions, quotas and replicas are read. `zone` tells when it is night. Raises
+    TablesError.
     """
     with OpenTables(path) as tables:
         first = None if since is None else since.astimezone(UTC).date()
@@ -93,7 +95,9 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
                 tables.open(table, begin, after, by_day=True)
         # tables that were built before there were limits have none
         if has_limits := tables.has(LIMITS):
-            tables.open(LIMITS, first, last and last + timedelta(days=1), by_day=True)
+            tables.open(LIMITS, first, after, by_day=True)
+        else:
+            tables.open_empty(LIMITS)
         windows = {
             window: (moment(start), moment(last_start) + timedelta(seconds=WINDOW_SECONDS[window]))
             for window, start, last_start in tables.rows(_WINDOWS)
@@ -112,6 +116,7 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
         if columns.seconds == _MINUTE and (sampled := _sampled(tables, since, until)):
             since, until = asked[0] or sampled[0], asked[1] or sampled[1]
             columns = columns_of(since, until, min(sampled[2], _MINUTE))
+        verdict = read_verdict(tables, since, until, zone, top)
         rates = RatesReader(tables, columns, by_window, window, finest)
         spans = SpansReader(tables, since, until, data)
         return Contents(
@@ -125,6 +130,7 @@ def read_page(path: Path, since: datetime | None, until: datetime | None, top: i
             coverage=_coverage(tables, since, until),
             partition_columns=by_window,
             limited=limited_clients(tables, columns, finest, top) if has_limits else LimitedClients(),
+            verdict=verdict,
         )
 
 

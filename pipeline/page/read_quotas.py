@@ -19,10 +19,11 @@ _QUOTAS: Final = """
         FROM throttle_accuracy WHERE epoch_us(start) < {until} AND epoch_us("end") > {since}
     ), parts AS (
         SELECT broker_id, side, quota_id, start, coalesce(bool_or(is_in), false) AS is_in,
-               sum(seconds) FILTER (is_in) AS seconds, sum(bytes) FILTER (is_in) AS bytes,
+               sum(seconds) FILTER (is_in) AS seconds,
                max(worst_1s_over_quota) FILTER (is_in) AS worst_1s,
                max(worst_10s_over_quota) FILTER (is_in) AS worst_10s,
                sum(seconds_over) FILTER (is_in) AS seconds_over,
+               sum(seconds_left_out) FILTER (is_in) AS seconds_left_out,
                greatest(0, sum(bytes_left_out) FILTER (is_in)) AS bytes_left_out
         FROM (SELECT *, epoch_us(window_start) > {since} - {minute} AND epoch_us(window_start) < {until} AS is_in
               FROM throttle_minutes SEMI JOIN (SELECT * FROM spans WHERE is_cut)
@@ -30,18 +31,18 @@ _QUOTAS: Final = """
         GROUP BY ALL
     ), whole AS (
         SELECT broker_id, side, quota_id, rate_bytes_per_second AS rate, policy, start_us, end_us, seconds,
-               mean_over_quota * seconds AS weighted, worst_1s_over_quota AS worst_1s,
-               worst_10s_over_quota AS worst_10s, seconds_over, bytes_left_out, is_cut AS reaches_out
+               worst_1s_over_quota AS worst_1s, worst_10s_over_quota AS worst_10s, seconds_over, seconds_left_out,
+               bytes_left_out, is_cut AS reaches_out
         FROM spans ANTI JOIN parts USING (broker_id, side, quota_id, start)
         UNION ALL
         SELECT broker_id, side, quota_id, rate_bytes_per_second, policy, greatest(start_us, {since}),
-               least(end_us, {until}), parts.seconds, bytes / nullif(rate_bytes_per_second, 0), worst_1s, worst_10s,
-               parts.seconds_over, parts.bytes_left_out, false
+               least(end_us, {until}), parts.seconds, worst_1s, worst_10s,
+               parts.seconds_over, parts.seconds_left_out, parts.bytes_left_out, false
         FROM spans JOIN parts USING (broker_id, side, quota_id, start) WHERE is_in
     )
     SELECT broker_id, side, quota_id, rate, policy, count(*) AS spans, min(start_us) AS start_us, max(end_us) AS end_us,
-           sum(seconds) AS seconds, sum(weighted) / nullif(sum(seconds) FILTER (weighted IS NOT NULL), 0) AS mean,
-           max(worst_1s) AS worst_1s, max(worst_10s) AS worst_10s, sum(seconds_over) AS seconds_over,
+           sum(seconds) AS seconds, max(worst_1s) AS worst_1s, max(worst_10s) AS worst_10s,
+           sum(seconds_over) AS seconds_over, sum(seconds_left_out) AS seconds_left_out,
            sum(bytes_left_out) AS bytes_left_out, bool_or(reaches_out) AS reaches_out
     FROM whole GROUP BY broker_id, side, quota_id, rate, policy
 """
@@ -49,8 +50,8 @@ _QUOTAS: Final = """
 _TOTALS: Final = "SELECT count(*), max(worst_1s), count(*) FILTER (reaches_out) FROM quotas"
 
 _WORST: Final = """
-    SELECT broker_id, side, quota_id, rate, policy, spans, start_us, end_us, seconds, mean, worst_1s, worst_10s,
-           seconds_over, bytes_left_out
+    SELECT broker_id, side, quota_id, rate, policy, spans, start_us, end_us, seconds, worst_1s, worst_10s,
+           seconds_over, seconds_left_out, bytes_left_out
     FROM quotas ORDER BY worst_1s DESC NULLS LAST, broker_id, side, quota_id, rate, policy LIMIT $top
 """
 

@@ -55,10 +55,18 @@ _BROKER_TOTALS: Final = """
     FROM sides
 """
 
+# Those first whose quota held replicas back for longest, on one side: `quota_minutes` is that of the verdict.
 _TOP_BROKERS: Final = """
     CREATE TABLE top_brokers AS
-    SELECT broker_id FROM {brokers} GROUP BY broker_id ORDER BY sum(bytes) DESC, broker_id LIMIT {top}
+    WITH held AS (
+        SELECT broker_id, max(of_side) AS held
+        FROM (SELECT broker_id, side, sum(held) AS of_side FROM quota_minutes GROUP BY ALL) GROUP BY ALL
+    ), moved AS (SELECT broker_id, sum(bytes) AS size FROM {brokers} GROUP BY ALL)
+    SELECT broker_id, coalesce(held, 0) AS held FROM moved LEFT JOIN held USING (broker_id)
+    ORDER BY 2 DESC, size DESC, broker_id LIMIT {top}
 """
+
+_ORDER: Final = "SELECT broker_id FROM top_brokers ORDER BY held DESC, broker_id"
 
 _BROKERS: Final = """
     SELECT broker_id, side, throttled, sum(bytes), sum(mean_bytes_per_second * seconds) / sum(seconds),
@@ -156,7 +164,7 @@ class RatesReader:
         return self._tables.rows(query.replace("{brokers}", self._brokers), **values)
 
     def brokers(self, top: int) -> Brokers:
-        """Return the `top` brokers with the most bytes, each with its sides, series and quotas."""
+        """Return the `top` brokers, held back longest first, each with its sides, series and quotas."""
         ((count, size, throttled_size),) = self._rows(_BROKER_TOTALS)
         if not count:
             return Brokers()
@@ -188,7 +196,8 @@ class RatesReader:
                 found.get((broker_id, side, False), nothing),
                 self._series(quotas.get((broker_id, side), {})),
             )
-            for broker_id, side in sorted({(broker_id, side) for broker_id, side, _ in found}, key=_leader_first)
+            for (broker_id,) in self._rows(_ORDER)
+            for side in sorted({side for found_id, side, _ in found if found_id == broker_id}, reverse=True)
         )
         return Brokers(count, round(size), round(throttled_size), shown)
 
@@ -234,7 +243,3 @@ class RatesReader:
 
 def _series(values: dict[int, Any], columns: Columns) -> tuple[Any, ...]:
     return tuple(map(values.get, range(columns.count)))
-
-
-def _leader_first(key: tuple[int, str]) -> tuple[int, bool]:
-    return key[0], key[1] != "leader"

@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from weir.pipeline.open_tables import OpenTables
-from weir.pipeline.page.contents import Away, Move, Moves, Replica, SlowReplica, SlowReplicas
+from weir.pipeline.page.contents import Away, Move, Moves, SlowReplica, SlowReplicas
 from weir.pipeline.page.moments import MINUTE_MICROS, micros, with_times
+from weir.pipeline.page.replica import Replica
 
 MOST_MOVES_OF_A_REPLICA: Final = 50
 
@@ -73,7 +74,7 @@ _SPANS: Final = """
         FROM seen
     ), told AS (
         SELECT *, sum(first) OVER (PARTITION BY topic, partition, replica ORDER BY start_us, seen_us
-                                   ROWS UNBOUNDED PRECEDING) AS told
+                                   RANGE UNBOUNDED PRECEDING) AS told
         FROM grouped
     ), sides AS (
         SELECT topic, partition, replica, told,
@@ -151,7 +152,7 @@ _MOVES: Final = """
 """
 
 _LAG_TOTALS: Final = """
-    SELECT count(*), coalesce(sum(stuck_seconds), 0), count(*) FILTER (reaches_out) FROM lag_spans
+    SELECT count(*), coalesce(max(stuck_seconds), 0), count(*) FILTER (reaches_out) FROM lag_spans
 """
 
 _LAG: Final = """
@@ -228,5 +229,5 @@ class SpansReader:
         """Return the `top` longest spans in which a replica was out of sync."""
         rows = self._rows(_LAG, top=top)
         shown = tuple(SlowReplica(Replica(*row[:3]), *with_times(row[3:], 0, 1, 2)) for row in rows)
-        count, stuck_seconds, reaching_out = self._rows(_LAG_TOTALS)[0]
-        return SlowReplicas(count, stuck_seconds, shown, reaching_out)
+        count, most_stuck_seconds, reaching_out = self._rows(_LAG_TOTALS)[0]
+        return SlowReplicas(count, most_stuck_seconds, shown, reaching_out)

@@ -17,6 +17,7 @@ from weir.pipeline.page.markup import Element, element, html
 from weir.pipeline.page.span_tables import accuracy_table, away_table, slow_table
 from weir.pipeline.page.texts import counted, show_count, show_ratio, show_seconds
 from weir.pipeline.page.timeline import Timeline, show_moment
+from weir.pipeline.page.verdict_box import verdict_box
 from weir.planning.units import show_size
 
 TITLE = "Replication report"
@@ -114,7 +115,8 @@ def _full(contents: Contents, timeline: Timeline) -> list[Element]:
         *_about(contents.coverage),
         element("nav", {"aria-label": "Sections"}, element("ul", None, *links)),
     )
-    main = element("main", {"id": "main", "tabindex": -1}, _overview(contents), *(part for _, part in sections))
+    box = None if contents.verdict is None else verdict_box(contents.verdict, timeline.zone)
+    main = element("main", {"id": "main", "tabindex": -1}, box, _overview(contents), *(part for _, part in sections))
     return [header, main]
 
 
@@ -149,7 +151,7 @@ def _sections(contents: Contents, timeline: Timeline) -> Iterator[tuple[str, Ele
     yield _section(
         "rates",
         "Rates against quotas",
-        "By broker, each side by itself. A column is the mean of its samples.",
+        "By broker, held back longest first, on one scale, each side by itself. A column is the mean of its samples.",
         broker_charts(contents.brokers, timeline) if contents.brokers.count else None,
         "No broker was sampled in this range.",
     )
@@ -164,14 +166,15 @@ def _sections(contents: Contents, timeline: Timeline) -> Iterator[tuple[str, Ele
         "moves",
         "Moves",
         "When a replica was behind until it had caught up, as its own broker's sidecar saw it where there was one.",
-        gantt(contents.moves, timeline) if contents.moves.count else None,
+        gantt(contents.moves, contents.verdict, timeline) if contents.moves.count and contents.verdict else None,
         "No replica moved in this range.",
     )
     yield _section(
         "accuracy",
         "How exactly quotas were kept",
-        "The worst windows are the most bytes in whole seconds, over what the quota allows in them. Bytes left out are"
-        " what could still have passed while partitions were left out.",
+        "Replicas were held back while partitions were left out; bytes left out are what could still have passed then."
+        " The worst windows are the most bytes in whole seconds, over what the quota allows in them; red above 1.04 and"
+        " a batch.",
         accuracy_table(contents.accuracy, timeline) if contents.accuracy.count else None,
         "No quota was in force in this range.",
     )
@@ -222,7 +225,7 @@ def _overview(contents: Contents) -> Element:
         ("replicated", show_size(brokers.size), f"{share:.0%} of it throttled"),
         ("worst second", show_ratio(accuracy.worst_1s), "of the quota" if accuracy.count else "no quota in force"),
         ("moves", show_count(moves.count), unfinished if moves.count else "none"),
-        ("out of sync", show_count(slow.count), f"nothing came for {show_seconds(slow.stuck_seconds)}"),
+        ("out of sync", show_count(slow.count), f"{show_seconds(slow.most_stuck_seconds)} without bytes at most"),
     )
     return element(
         "dl",

@@ -51,6 +51,10 @@ def test_history_answers_which_quota_moves_a_brokers_data_in_time(
             "history: bytes of throttled replicas / all bytes (broker_rates); not counted as bytes in",
         ),
         "busiest_hour": (pytest.approx(30 * MB), "history: broker 3 at 2026-11-03 00:00 UTC (broker_rates)"),
+        "busiest_by_night": (
+            pytest.approx(30 * MB),
+            "history: 22 to 6 UTC, broker 3 (broker_rates); give it as --in for a move by night",
+        ),
         "growth": (pytest.approx(1.5), "history: mean bytes in, day on day, of brokers with both (broker_rates)"),
         "bytes_in": (
             pytest.approx(45 * MB),

@@ -18,13 +18,13 @@ from weir.pipeline.behind import (
     behind_by_minute,
     behind_minutes,
     behind_spans,
+    moves,
     rates_in_force,
+    replica_lag,
     with_lag,
 )
 from weir.pipeline.behind_hours import replicas_of_hours, rows_in_sync, rows_of_day, rows_of_wanted
 from weir.pipeline.hours import Hours
-from weir.pipeline.lag import replica_lag
-from weir.pipeline.moves import moves
 from weir.pipeline.read import Lines, by_kind, good_lines, of_hours
 from weir.pipeline.tables import BEHIND_MINUTES, MOVES, REPLICA_LAG
 from weir.samples.schema import Line
@@ -343,7 +343,7 @@ def test_minutes_of_a_move_add_up_to_it(frames: Frames) -> None:
     assert table.dtypes == types(BEHIND_MINUTES)
     place = ("t", 0, 2, 1, "leader", "2026-11-02 12:00:40")
     assert rows(table, *BEHIND_MINUTES.columns) == [
-        ("2026-11-02 12:00:00", *place, 600, 600, 20, 0.0, "2026-11-02 12:00:40", 0, 0.0),
+        ("2026-11-02 12:00:00", *place, 600, 600, 20, 0.0, None, 0, 0.0),  # nothing stalled, so nothing ended
         ("2026-11-02 12:01:00", *place, 400, 300, 20, 50.0, "2026-11-02 12:01:40", 1, 50.0),
     ]
     assert rows(moves(spans), "start", "bytes", "bytes_throttled") == [("2026-11-02 12:00:40", 1000, 900)]

@@ -9,12 +9,14 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipeline.exported import DAY, NOON, Sidecar, link, partition, quota, rows, write_lines
-from weir.pipeline.build import DayReport, build
+from weir.pipeline.build import build
+from weir.pipeline.day_report import DayReport, nothing_came
 from weir.pipeline.day_tables import QUARANTINE, TABLES, Parts
 from weir.pipeline.errors import BuildError
 from weir.pipeline.hours import Hours, parse_hour
@@ -161,6 +163,7 @@ def test_rerun_of_a_range_gives_the_same_tables(job: Job) -> None:
         {"partition_rates": 2, "broker_rates": 4, "throttle_accuracy": 1, "throttle_minutes": 1, "moves": 0}
         | {"replica_lag": 0, "behind_minutes": 0, "broker_samples": 2, "limits": 0, "coverage": 1, "absences": 0},
         {"not_json": 1},
+        brokers=[1],
     )
     assert second.samples == 1
     before = job.contents(), job.contents(NEXT_DAY)
@@ -198,6 +201,50 @@ def test_empty_range_says_so_and_writes_empty_tables(job: Job) -> None:
     (report,) = job.run(far)
     assert report.sentence() == "2026-11-11: no samples; the tables of this day are empty"
     assert job.contents(far) == {table: [] for table in TABLES}
+
+
+def test_brokers_that_sent_nothing_are_named_and_a_day_without_samples_is_told(light_job: Job) -> None:
+    """Broker 2 was there the day before, and on the day after nobody was."""
+    sidecars = [Sidecar(broker_id) for broker_id in (1, 2)]
+    light_job.export(b"".join(_sample(sidecar, 1) for sidecar in sidecars))
+    sidecars[0].now += timedelta(days=1)
+    light_job.export(_sample(sidecars[0], 1), day=NEXT_DAY)
+    reports = light_job.run(days=3)
+    assert [(report.brokers, report.silent) for report in reports] == [([1, 2], []), ([1], [2]), ([], [1])]
+    assert ", nothing came from broker 2" in reports[1].sentence()
+    assert reports[2].sentence().endswith("the tables of this day are empty, nothing came from broker 1")
+    assert nothing_came(reports[:2]) is None
+    assert (nothing_came(reports) or "").startswith(
+        "no whole sample arrived of 2026-11-04: sidecars export some at all"
+    )
+
+
+def test_tables_are_a_file_or_two_with_times_that_have_statistics(job: Job) -> None:
+    """Afterwards the session is as it was."""
+    names = ("spark.sql.parquet.compression.codec", "spark.sql.session.timeZone", "spark.sql.ansi.enabled")
+    before = [job.spark.conf.get(name) for name in names]
+    sidecar = Sidecar()
+    job.export(b"".join(_sample(sidecar, 1) for _ in range(5)))
+    job.run()
+    folder = job.tables / f"date={DAY}" / job.current()
+    assert max(len(list((folder / table).rglob("*.parquet"))) for table in TABLES) == 2
+    with duckdb.connect(":memory:") as connection:
+        (file,) = (folder / "coverage").glob("*.parquet")
+        query = "SELECT compression, stats_min_value FROM parquet_metadata(?) WHERE path_in_schema = 'window_start'"
+        ((codec, least),) = connection.execute(query, [str(file)]).fetchall()
+    assert codec == "ZSTD"
+    assert least.startswith("2026-11-02 12:00:00")
+    assert [job.spark.conf.get(name) for name in names] == before
+
+
+def test_days_that_are_older_than_what_is_kept_are_deleted(light_job: Job) -> None:
+    light_job.export(_sample(Sidecar(), 1))
+    for back in (1, 2, 3):
+        (light_job.tables / f"date={DAY - timedelta(days=back)}" / "run").mkdir(parents=True)
+    source, output = str(light_job.samples), str(light_job.tables)
+    list(build(light_job.spark, source, output, DAY, NEXT_DAY, keep=timedelta(days=2)))
+    days = sorted(path.name for path in light_job.tables.iterdir())
+    assert days == [f"date={DAY - timedelta(days=1)}", f"date={DAY}"]
 
 
 @pytest.mark.oldest_spark

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import Sidecar, link, rows, types
-from weir.pipeline.broker_samples import broker_samples
 from weir.pipeline.coverage import absences, coverage_by_minute, links_of_leaders
+from weir.pipeline.rates import broker_samples
 from weir.pipeline.read import by_kind, good_lines
 from weir.pipeline.tables import ABSENCES, BROKER_SAMPLES, COVERAGE
 from weir.pipeline.whole import samples

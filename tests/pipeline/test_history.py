@@ -73,6 +73,20 @@ def test_nothing_but_throttled_replicas_tells_no_bytes_in(tmp_path: Path) -> Non
     assert read(tmp_path).busiest is None
 
 
+def test_minutes_beside_which_nothing_else_passed_have_no_busiest(tmp_path: Path) -> None:
+    """The job writes a row of other replicas, too, with a rate of 0."""
+    write_rates(tmp_path, [broker_rate(1, "follower", 90, throttled=True), broker_rate(1, "follower", 0)])
+    assert read(tmp_path).busiest is None
+
+
+def test_night_has_a_busiest_window_of_its_own(tmp_path: Path) -> None:
+    """START is midnight: hour 5 is the last one of the night, and hour 6 is not."""
+    write_rates(tmp_path, hours(1, 10, 20, 10, 10, 10, 30, 60))
+    found = read(tmp_path)
+    assert found.busiest == Busiest(1, START + 6 * HOUR, "hour", 60)
+    assert found.busiest_by_night == Busiest(1, START + 5 * HOUR, "hour", 30)
+
+
 def test_hours_do_where_there_are_no_minutes(tmp_path: Path) -> None:
     write_rates(tmp_path, hours(1, 30, 60, 45))
     assert read(tmp_path).busiest == Busiest(1, START + HOUR, "hour", 60)

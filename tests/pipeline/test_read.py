@@ -113,6 +113,7 @@ BAD = {
     _changed(kind=...): "unknown_kind",
     _changed(topic=...): "missing_field",
     _changed(end_utc="yesterday"): "bad_time",
+    _changed(end_utc="2026-11-02Z"): "bad_time",
     _changed(end_seconds=1000.0): "bad_time",
     _changed(bytes_throttled=-1): "negative_bytes",
     _changed(topic="x" * 10_000_000): "too_long",

@@ -14,7 +14,11 @@ import pytest
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
-ASKED = ("spark.sql.codegen.cache.maxEntries", "spark.sql.shuffle.partitions", "spark.locality.wait", "spark.master")
+ASKED = (
+    *("spark.sql.codegen.cache.maxEntries", "spark.sql.shuffle.partitions", "spark.locality.wait", "spark.master"),
+    *("spark.driver.host", "spark.driver.bindAddress"),
+)
+LOOPBACK = ["127.0.0.1", "127.0.0.1"]
 PRINT = f"""
 import json
 from weir.pipeline.session import open_session
@@ -25,7 +29,7 @@ spark.stop()
 
 
 def _settings(command: list[str], **environment: str) -> list[str | None]:
-    own = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    own = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     said = subprocess.run(command, env=os.environ | own | environment, stdout=subprocess.PIPE, check=True, timeout=120)
     found: list[str | None] = json.loads(said.stdout)
     return found
@@ -34,7 +38,7 @@ def _settings(command: list[str], **environment: str) -> list[str | None]:
 def test_settings_of_the_job_are_those_that_the_user_has_not_made() -> None:
     arguments = "--conf spark.sql.shuffle.partitions=3 --conf spark.ui.enabled=false pyspark-shell"
     found = _settings([sys.executable, "-c", PRINT.format(master='"local[2]"')], PYSPARK_SUBMIT_ARGS=arguments)
-    assert found == ["1000", "3", "0s", "local[2]"]
+    assert found == ["1000", "3", "0s", "local[2]", *LOOPBACK]
 
 
 def test_session_of_spark_submit_has_them_too(tmp_path: Path) -> None:
@@ -43,7 +47,7 @@ def test_session_of_spark_submit_has_them_too(tmp_path: Path) -> None:
     script.write_text(PRINT.format(master=""))
     submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--conf", "spark.ui.enabled=false"]
     own = ["--master", "local[3]", "--conf", "spark.locality.wait=1s"]
-    assert _settings([*submit, *own, str(script)]) == ["1000", "16", "1s", "local[3]"]
+    assert _settings([*submit, *own, str(script)]) == ["1000", "16", "1s", "local[3]", *LOOPBACK]
 
 
 def test_master_that_is_none_is_told_in_a_sentence() -> None:
@@ -52,3 +56,21 @@ def test_master_that_is_none_is_told_in_a_sentence() -> None:
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert said.returncode == 1
     assert said.stderr.splitlines()[-1].startswith("weir: Spark does not start: org.apache.spark.SparkException: ")
+
+
+def test_spark_connect_is_told_in_a_sentence() -> None:
+    build = ("report", "build", "--input", "i", "--output", "o", "--from", "2026-11-02", "--to", "2026-11-03")
+    said = subprocess.run(
+        [sys.executable, "-m", "weir", *build],
+        cwd=ROOT,
+        env={**os.environ, "SPARK_REMOTE": "sc://localhost:1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (said.returncode, said.stderr) == (
+        1,
+        "weir: the job does not run by Spark Connect: unset SPARK_REMOTE and name a master (--master, or"
+        " spark-submit).\n",
+    )

@@ -214,7 +214,7 @@ def behind_minutes(day: Day) -> Iterator[Row]:
                 "bytes_throttled": sum(told.bytes_throttled for told in of),
                 "max_lag_messages": _most_messages(of),
                 "longest_stall_seconds": longest.seconds if longest else 0.0,
-                "stall_end": longest.ends_with.sample.at(longest.end) if longest else None,
+                "stall_end": longest.ends_with.sample.at(longest.end) if longest and longest.seconds > 0 else None,
                 "stuck_spans": len(stuck),
                 "stuck_seconds": sum(stuck, 0.0),
             }

@@ -50,9 +50,9 @@ def test_page_has_all_its_parts_and_fetches_nothing(browser: Browser, page: Path
     browser.look(DESK)
     browser.open(page)
     assert browser.evaluate("document.title") == "Replication report"
-    assert _texts(browser, "h2") == HEADINGS
+    assert _texts(browser, "h2") == ["Answers", *HEADINGS]
     assert _texts(browser, "nav a") == HEADINGS
-    assert _texts(browser, "h3") == ["Broker 1", "Broker 2", "Broker 3"]
+    assert _texts(browser, "section.broker h3") == ["Broker 1", "Broker 2", "Broker 3"]
     assert _texts(browser, "h4") == ["Leader side", "Follower side"] * 3
     assert browser.evaluate("document.querySelectorAll('#rates path.quota').length") == 6
     assert len(_texts(browser, "#partitions .name b")) == 20
@@ -222,6 +222,13 @@ def test_pointer_reads_the_mark_below_it(browser: Browser, page: Path) -> None:
     assert browser.evaluate(readout) == browser.evaluate(f"{bar}.textContent")
     browser.point(1, 1)
     assert browser.evaluate(readout) == whole
+
+
+def test_rows_of_tables_are_one_line_on_a_phone(browser: Browser, page: Path) -> None:
+    browser.look(400, 740, touch=True)
+    browser.open(page)
+    highest = "Math.max(...[...document.querySelectorAll('#accuracy tbody tr')].map((row) => row.offsetHeight))"
+    assert browser.evaluate(highest) < 50
 
 
 def test_accuracy_table_fits_on_a_small_desk(browser: Browser, past: Past, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def _figures(contents: Contents) -> Counter[str]:
     found = Counter[str]()
     brokers, partitions, slow = contents.brokers, contents.partitions, contents.slow
     found["replicated"], found["throttled"] = brokers.size, brokers.throttled_size
-    found["partitions"], found["stuck"] = partitions.size, round(slow.stuck_seconds * 1e6)
+    found["partitions"], found["stuck"] = partitions.size, round(sum(of.stuck_seconds for of in slow.shown) * 1e6)
     for broker in brokers.shown:
         found[f"broker {broker.broker_id} throttled"] += broker.throttled.size
         found[f"broker {broker.broker_id} others"] += broker.unthrottled.size

@@ -6,9 +6,10 @@ from datetime import datetime, timedelta
 
 from tests.pipeline.page.past import Past, absence, lag, minutes, move, quota
 from tests.pipeline.parquet import START, broker_rate
-from weir.pipeline.page.contents import Move, Moves, QuotaAccuracy, Replica, SlowReplica
+from weir.pipeline.page.contents import Move, Moves, QuotaAccuracy, SlowReplica
 from weir.pipeline.page.read import read_page
 from weir.pipeline.page.read_spans import MOST_MOVES_OF_A_REPLICA
+from weir.pipeline.page.replica import Replica
 from weir.pipeline.tables import ABSENCES, BROKER_RATES, MOVES, REPLICA_LAG, THROTTLE_ACCURACY, WINDOW_SECONDS
 
 DAY = timedelta(days=1)
@@ -162,12 +163,13 @@ def test_quota_is_one_row_for_all_its_spans(past: Past) -> None:
         START,
         end,
         240.0,
-        (0.9 * 60 + 0.5 * 180) / 240,
         1.5,
         1.1,
         4.0,
+        60.0,
         6000,
     )
+    assert accuracy.shown[0].mean_left_out == 0.9
     assert accuracy.shown[1].policy == "kip73"
     assert (accuracy.count, accuracy.worst_1s) == (3, 1.5)
 
@@ -175,7 +177,7 @@ def test_quota_is_one_row_for_all_its_spans(past: Past) -> None:
 def test_quota_of_nothing_has_no_ratios(past: Past) -> None:
     past.put(THROTTLE_ACCURACY, quota(START, START + minutes(1), 0, mean=None))
     (found,) = read_page(past.write(), START, None, 9).accuracy.shown
-    assert (found.mean, found.worst_1s, found.worst_10s) == (None, None, None)
+    assert (found.mean_left_out, found.worst_1s, found.worst_10s) == (None, None, None)
 
 
 def test_slowest_replicas_come_first(past: Past) -> None:
@@ -192,7 +194,7 @@ def test_slowest_replicas_come_first(past: Past) -> None:
         SlowReplica(Replica("orders", 2, 3), START, START + minutes(9), START + minutes(9), 1234, 0, 0.0),
     )
     assert [found.seconds for found in slow.shown] == [1200, 540]
-    assert (slow.count, slow.stuck_seconds) == (3, 90.0)
+    assert (slow.count, slow.most_stuck_seconds) == (3, 90.0)
 
 
 def test_broker_that_its_leader_forgot_is_away_until_it_is_seen_again(past: Past) -> None:

@@ -25,6 +25,7 @@ from tests.pipeline.page.past import (
     partition_rate,
     publish,
     quota,
+    quota_minute,
 )
 from tests.pipeline.parquet import START
 from weir.pipeline.page.broker_charts import broker_charts
@@ -42,6 +43,7 @@ from weir.pipeline.tables import (
     PARTITION_RATES,
     REPLICA_LAG,
     THROTTLE_ACCURACY,
+    THROTTLE_MINUTES,
 )
 
 EVIL = "<script>alert('t')</script>&\"x"
@@ -83,7 +85,7 @@ def test_names_are_text_wherever_they_stand(tmp_path: Path) -> None:
     found = [
         sum(name in text.lower() for text in page.texts) for name, page in zip((EVIL, "plain"), pages, strict=True)
     ]
-    assert found == [11, 11]
+    assert found == [12, 12]
 
 
 def test_page_allows_its_own_style_and_script_and_nothing_else(past: Past) -> None:
@@ -122,7 +124,7 @@ def test_section_without_rows_says_so(past: Past) -> None:
         *("120 B", "50% of it throttled"),
         *("-", "no quota in force"),
         *("0", "none"),
-        *("0", "nothing came for 0.0 s"),
+        *("0", "0.0 s without bytes at most"),
     ]
     assert summary(contents, UTC) == (
         "1 broker, 0 partitions, 0 quotas, 0 moves, 2026-11-02 00:00 UTC to 2026-11-02 00:01 UTC."
@@ -186,13 +188,13 @@ def _paths(parts: Iterable[Element]) -> dict[str, str]:
 
 
 def test_shapes_of_a_broker_are_steps_with_gaps(past: Past) -> None:
-    """Of 1000 units of height, which are 1.08 times the highest of rates and quota: 108 bytes/s."""
+    """Of 1000 units, 649 are 1.08 times the highest of throttled rates and quota, and the others are below them."""
     assert _paths(_charts(past, (54, 27), (27, 54), None, (0, 54), limits=[100] * 4)) == {
         "area unsampled": "M2 1000L2 0H3V1000Z",
-        "area throttled": "M0 1000L0 500H1V750H2V1000Z M3 1000L3 1000H4V1000Z",
-        "area unthrottled": "M0 1000L0 250H1V250H2V1000Z M3 1000L3 500H4V1000Z",
-        "line peak": "M0 500H1V750H2",
-        "line quota": "M0 74H1V74H2V74H3V74H4",
+        "area throttled": "M0 649L0 325H1V487H2V649Z M3 649L3 649H4V649Z",
+        "area unthrottled": "M0 649L0 812H1V974H2V649Z M3 649L3 974H4V649Z",
+        "line peak": "M0 325H1V487H2",
+        "line quota": "M0 48H1V48H2V48H3V48H4",
     }
 
 
@@ -200,8 +202,8 @@ def test_shapes_of_a_broker_are_steps_with_gaps(past: Past) -> None:
     ("limits", "drawn", "text"),
     [
         ([100, 100], None, "quota 100 B/s, above this chart"),
-        ([40, 100], "M0 74H1", "quota 40 B/s to 100 B/s, partly above this chart"),
-        ([40, 40], "M0 74H1V74H2", "quota 40 B/s"),
+        ([40, 100], "M0 59H1", "quota 40 B/s to 100 B/s, partly above this chart"),
+        ([40, 40], "M0 59H1V59H2", "quota 40 B/s"),
     ],
 )
 def test_quota_far_above_the_rates_is_told_and_not_drawn(
@@ -210,7 +212,7 @@ def test_quota_far_above_the_rates_is_told_and_not_drawn(
     parts = _charts(past, (10, 10), (10, 10), limits=limits)
     assert _paths(parts).get("line quota") == drawn
     readouts = [found.text for part in parts for found in part.iter("p") if found.attrib["class"] == "readout"]
-    assert readouts == [f"mean: throttled 10 B/s (highest 10 B/s), others 10 B/s; {text}"]
+    assert readouts == [f"mean: throttled 10 B/s while a quota was in force (highest 10 B/s), others 10 B/s; {text}"]
 
 
 def test_heat_has_a_level_for_each_doubling() -> None:
@@ -279,7 +281,40 @@ def test_page_says_whom_no_quota_holds_and_what_may_hold_a_stuck_replica(past: P
     past.put(BROKER_RATES, *broker_minutes(1, "leader", (1, 9)))
     past.put(REPLICA_LAG, lag(0, START, START + minutes(1), stuck=(40,)))
     page = page_of(read_page(past.write(), None, None, 9), UTC)
-    assert "other replicas, on top of them: no quota holds them" in page
+    assert "other replicas, below the line: no quota holds them" in page
     assert "quota in force, of throttled replicas alone" in page
     assert "Where nothing came for more than 30 s, one was stuck, or a throttle held it." in page
     assert "times without bytes" in page
+
+
+def test_means_of_a_chart_count_only_while_a_quota_was_in_force(past: Past) -> None:
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", (8e6, 0), (0, 0), (0, 0), (0, 0)))
+    past.put(THROTTLE_ACCURACY, quota(START, START + minutes(1), 10_000_000))
+    page = page_of(read_page(past.write(), None, None, 9), UTC)
+    assert "mean: throttled 8 MB/s while a quota was in force (highest 8 MB/s)" in page
+
+
+def test_charts_have_one_scale_and_begin_with_who_was_held_back_longest(past: Past) -> None:
+    """Broker 2 has fewer bytes, a fifth of broker 1's height, and a quota that bound."""
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", (100, 0)), *broker_minutes(2, "leader", (20, 0)))
+    past.put(THROTTLE_MINUTES, quota_minute({**quota(START, START + minutes(1)), "broker_id": 2}, START))
+    contents = read_page(past.write(), None, None, 1)
+    assert [side.broker_id for side in contents.brokers.shown] == [2]
+    contents = read_page(past.folder, None, None, 9)
+    assert contents.columns is not None
+    parts = list(broker_charts(contents.brokers, Timeline(contents.columns, UTC)))
+    shapes = [path.attrib for part in parts for path in part.iter("path")]
+    heights = [shape["d"] for shape in shapes if shape["class"] == "line peak"]
+    assert heights == ["M0 815H1", "M0 74H1"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "worst", "is_red"),
+    [("strict", 1.001, False), ("strict", 1.04, False), ("strict", 1.06, True), ("kip73", 3.0, False)],
+)
+def test_only_what_is_beyond_the_promise_is_red(past: Past, policy: str, worst: float, is_red: bool) -> None:
+    """At 100 MB/s a batch of 1 MB makes 0.01."""
+    row = quota(START, START + minutes(1), 100_000_000, policy=policy, worst_1s_over_quota=worst, seconds_over=9.0)
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", (1, 1)))
+    past.put(THROTTLE_ACCURACY, row)
+    assert ('class="over"' in page_of(read_page(past.write(), None, None, 9), UTC)) is is_red
