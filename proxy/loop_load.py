@@ -19,8 +19,10 @@ WINDOW_SECONDS: Final = 10.0
 SATURATED_BUSY: Final = 0.9
 """From this share on nearly every byte waits for the loop."""
 
-SATURATED_LATE_SECONDS: Final = 0.1
-"""With callbacks so late a sidecar does not get its core: it is stopped again and again, or has used its CPU limit."""
+SATURATED_LOST: Final = 0.25
+"""From this share on a sidecar does not get its core: it is stopped again and again, or has used its CPU limit."""
+
+_LEAST_SECONDS: Final = 1.0  # a share is of so much at least: a start is busy for a moment
 
 
 class _Tick(NamedTuple):
@@ -69,7 +71,12 @@ class LoopLoad:
         if len(self._ticks) < 2:
             return 0.0
         first, last = self._ticks[0], self._ticks[-1]
-        return min(1.0, (last.worked - first.worked) / (last.at - first.at))
+        return min(1.0, (last.worked - first.worked) / max(_LEAST_SECONDS, last.at - first.at))
+
+    @property
+    def lost(self) -> float:
+        """The share of 10 s in which the loop was late. One callback that is late says little."""
+        return min(1.0, sum([tick.late for tick in self._ticks]) / WINDOW_SECONDS)
 
     @property
     def late_seconds(self) -> float:
@@ -80,16 +87,16 @@ class LoopLoad:
     @property
     def is_saturated(self) -> bool:
         """Whether what passes has to wait for the loop."""
-        return is_saturated(self.busy, self.late_seconds)
+        return is_saturated(self.busy, self.lost)
 
     def as_plain(self) -> dict[str, float]:
         """Return it as the status shows it."""
         return {"busy": round(self.busy, 3), "late_seconds": round(self.late_seconds, 4)}
 
 
-def is_saturated(busy: float, late_seconds: float) -> bool:
+def is_saturated(busy: float, lost: float) -> bool:
     """Return whether what passes has to wait for such a loop."""
-    return busy >= SATURATED_BUSY or late_seconds >= SATURATED_LATE_SECONDS
+    return busy >= SATURATED_BUSY or lost >= SATURATED_LOST
 
 
 def worked_by_this_thread() -> float:

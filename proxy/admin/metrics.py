@@ -65,7 +65,7 @@ class ProcessStats:
     export: ExportStats = field(default_factory=ExportStats)
     load: LoopLoad = field(default_factory=LoopLoad)
     worker_loads: Callable[[], Sequence[tuple[float, float]]] = tuple
-    """Returns the same of each process that does TLS: its busy share, and how late it calls back (seconds)."""
+    """Returns the same of each process that does TLS: the shares of time in which it works, and is late."""
 
 
 def families(sides: Sequence[SideSource], process: ProcessStats, *, by_partition: bool = True) -> Iterator[Family]:

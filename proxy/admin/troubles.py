@@ -58,13 +58,12 @@ def troubles(process: ProcessStats, *, captures: bool, paused: str | None = None
             f"the kernel tracks {tracked.tracked} connections of {tracked.most} at most, and drops the packets of those"
             " above: raise net.netfilter.nf_conntrack_max"
         )
-    loads = {"its event loop": (process.load.busy, process.load.late_seconds)}
+    loads = {"its event loop": (process.load.busy, process.load.lost)}
     loads |= {f"its TLS worker {number}": load for number, load in enumerate(process.worker_loads())}
-    for who, (busy, late) in loads.items():
-        if is_saturated(busy, late):
+    for who, (busy, lost) in loads.items():
+        if is_saturated(busy, lost):
             found["saturated"] = (
-                f"the sidecar is the bottleneck: {who} works {busy:.0%} of the time, and calls back"
-                f" {late * 1000:.0f} ms late (p99)"
+                f"the sidecar is the bottleneck: {who} works {busy:.0%} of the time, and is late for {lost:.0%} of it"
             )
     return found
 

@@ -95,13 +95,13 @@ class SharedCounts:
         _TAKEN.pack_into(self._memory, _LOAD.size + link * _TAKEN.size, total)
 
     def load(self) -> tuple[float, float]:
-        """Return the share of time that the worker's loop works, and how late it calls back (p99, seconds)."""
-        busy, late = _LOAD.unpack_from(self._memory)
-        return busy, late
+        """Return the shares of time in which the worker's loop works, and is late."""
+        busy, lost = _LOAD.unpack_from(self._memory)
+        return busy, lost
 
-    def note_load(self, busy: float, late_seconds: float) -> None:
+    def note_load(self, busy: float, lost: float) -> None:
         """Note them."""
-        _LOAD.pack_into(self._memory, 0, busy, late_seconds)
+        _LOAD.pack_into(self._memory, 0, busy, lost)
 
     def shared(self) -> None:
         """Close the descriptor: the worker has its own. The memory stays for as long as somebody has this object."""

@@ -97,7 +97,7 @@ class TlsWorkers:
         return await self._here.open(connection, wanted)
 
     def loads(self) -> list[tuple[float, float]]:
-        """Return each one's share of time that it works, and how late it calls back (p99, seconds)."""
+        """Return each one's shares of time in which it works, and is late."""
         return [(0.0, 0.0) if worker.counts is None else worker.counts.load() for worker in self.workers]
 
     def _ready(self) -> list[_Worker]:

@@ -70,7 +70,7 @@ class Worker:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await self.ended.wait()
-            self.counts.note_load(self._load.busy, self._load.late_seconds)
+            self.counts.note_load(self._load.busy, self._load.lost)
             for link in list(self.links.values()):
                 link.look()
         end = asyncio.get_running_loop().time() + LINGER_SECONDS

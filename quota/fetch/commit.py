@@ -80,7 +80,6 @@ def _grant(
     state: LinkState, link: Hashable, request: FetchRequest, view: FetchView, order: GrantOrder, plan: FetchPlan
 ) -> Steps[Decision]:
     partitions, sessions = state.partitions, state.sessions
-    state.has_begun = True
     for quota, part in plan.parts.items():
         quota.served(view.ask, part)
     reserved = state.accounts.reserve(plan.parts)

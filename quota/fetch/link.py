@@ -162,7 +162,7 @@ class ReplicaLink:
     def release_if_stuck(self) -> None:
         """Count as sent what a stuck peer has not taken: others get the budget before its connection is closed."""
         now = self.throttle.clock()
-        if now - max(self.state.settled_at, self.state.moved_at) >= STUCK_SECONDS:
+        if now - self.state.moved_at >= STUCK_SECONDS:
             self.accounts.confirm()
         for fetch in self.state.in_flight:
             if now - max(fetch.forwarded_at, self.state.moved_at) >= STUCK_SECONDS + fetch.max_wait_seconds:

@@ -36,8 +36,6 @@ class LinkState:
         """Up to this time answers are expected to be full of what is not granted."""
         self.grants_filled_answer = False
         """Whether grants took half of the last answer or more, put in front by any hop. Then all else is next."""
-        self.has_begun = False
-        """Whether anything was granted to the link."""
         self.answer_seconds = 0.0
         """How long the answer to the last grant took (seconds)."""
         self.distance = math.inf
@@ -48,9 +46,8 @@ class LinkState:
         """What passed on the link in PASSING_SECONDS while the last answer came (bytes)."""
         self.live_until = -math.inf
         """Up to this time records of partitions that need no budget are expected on the link."""
-        self.settled_at = -math.inf
         self.moved_at = -math.inf
-        """When the follower was last seen to take a part of an answer."""
+        """When the follower was last seen to take a part of an answer, or all of it."""
 
     def leave_unanswered(self, now: float) -> None:
         """Note that partitions are left out without a true answer. Where that was so before, the earlier time stays."""

@@ -55,7 +55,7 @@ def observe(
         is_urgent,
         now < state.live_until,
         state.answer_seconds,
-        not state.has_begun,
+        not state.catch_up.has_granted,
         not side.takes_out and now - state.made_to_wait_at < WAITS_SECONDS,
         state.distance,
         state.most_beside_live if now < state.live_until else math.inf,

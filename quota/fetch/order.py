@@ -73,6 +73,11 @@ class CatchUp:
         self.answered_at = float("-inf")
         """When the link's last answer was settled (clock seconds). Until the next one a ranking stays as it is."""
 
+    @property
+    def has_granted(self) -> bool:
+        """Whether anything was granted to the link."""
+        return self._last > 0
+
     def is_urgent(self, queue: GrantQueue, now: float) -> bool:
         """Whether a partition below its min ISR waits on the link: then it goes before links that have none."""
         if self._side.settings.order == "round-robin" or not self._side.under_min_isr:

@@ -74,7 +74,7 @@ class Settlement:
     def steps(self, topics: Sequence[ScannedTopic]) -> Steps[None]:
         """Settle `topics`, which the leader sent. Done in steps."""
         state, fetch, head = self._state, self._fetch, self._head
-        state.settled_at = state.catch_up.answered_at = self._now
+        state.moved_at = state.catch_up.answered_at = self._now
         if fetch.asks_all and not head.error_code and not head.throttle_time_ms:
             state.unanswered_since = None
         for first in range(0, len(topics), TOPICS_PER_STEP):
