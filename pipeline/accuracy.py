@@ -90,10 +90,10 @@ def _sums(spans: DataFrame, *keys: str) -> DataFrame:
 
 def _ratios(whole_seconds: Column) -> dict[str, Column]:
     """Return the columns that are named otherwise, or divided, in the tables; `whole_seconds` is a span's length."""
-    seconds, quota = F.col("micros") / 1e6, F.col("rate")
+    seconds, rate, quota = F.col("micros") / 1e6, F.col("rate"), F.nullif(F.col("rate"), F.lit(0))
     return {
         "quota_id": F.col("quota"),
-        "rate_bytes_per_second": quota,
+        "rate_bytes_per_second": rate,
         "seconds": seconds,
         "mean_over_quota": F.col("bytes") / (quota * seconds),
         "worst_1s_over_quota": F.col("worst_1s") / quota,
