@@ -24,8 +24,9 @@ from bench.plan import RATE, Fetches, State, fetches_of
 from bench.table import Report, begin, parser, run
 from weir.protocol.records import RecordsSeen
 from weir.proxy.admin.exposition import render
-from weir.proxy.admin.metrics import ProcessStats, SideSource, families
+from weir.proxy.admin.metrics import families
 from weir.proxy.admin.scrapes import Scrapes
+from weir.proxy.admin.sources import ProcessStats, SideSource
 from weir.proxy.config.tables import Export
 from weir.proxy.export.exporter import Exporter, new_exporter
 from weir.proxy.export.stats import ExportStats

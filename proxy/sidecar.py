@@ -17,7 +17,8 @@ from weir.proxy.admin.history import History
 from weir.proxy.admin.http import AdminServer
 from weir.proxy.admin.limit_metrics import limit_families
 from weir.proxy.admin.limited import limited_status
-from weir.proxy.admin.metrics import ProcessStats, SideSource, families
+from weir.proxy.admin.metrics import families
+from weir.proxy.admin.sources import ProcessStats, SideSource
 from weir.proxy.admin.status import rate_settings, side_status
 from weir.proxy.admin.tls_metrics import tls_families
 from weir.proxy.admin.troubles import digest, trouble_families, troubles

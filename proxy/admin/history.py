@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from weir.limits.clients import Clients
 from weir.proxy.admin.limited import LimitHistory
-from weir.proxy.admin.metrics import SideSource
+from weir.proxy.admin.sources import SideSource
 
 SAMPLE_SECONDS: Final = 1.0
 KEPT_SAMPLES: Final = 601

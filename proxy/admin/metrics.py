@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from weir.proxy.admin.exposition import Family
 from weir.proxy.admin.partition_metrics import partition_families
-from weir.proxy.export.stats import ExportStats
-from weir.proxy.loop_load import LoopLoad
+from weir.proxy.admin.sources import ProcessStats, SideSource
 from weir.proxy.relay.admission import KNOWN_REFUSALS
 from weir.proxy.relay.stats import OTHER_PEERS, RelayStats
-from weir.quota.throttle import Throttle
-from weir.quota.topic_names import TopicNames
 
 # Shown as 0 from the start: Prometheus's rate() needs a sample before the first event.
 KNOWN_PASSTHROUGH = (
@@ -29,43 +24,6 @@ KNOWN_PROTOCOL_ERRORS = (
     *("unexpected_response", "correlation_mismatch", "fetch_memory", "fetch_stalled", "tls"),
 )
 KNOWN_UPSTREAM_FAILURES = ("refused", "unreachable", "timeout")
-
-
-@dataclass(slots=True)
-class SideSource:
-    """The counters of one side."""
-
-    throttle: Throttle
-    relay: RelayStats
-    by_hand_since: float | None = None
-    """Since when a throttle that is neither the file's nor leased has been in force (clock seconds); None: none is."""
-
-    def note_set_by_hand(self, is_set: bool) -> None:
-        """Note whether a part of the throttle, if it throttles anything, is neither the file's nor leased."""
-        if not is_set or self.throttle.in_force_since is None:
-            self.by_hand_since = None
-        elif self.by_hand_since is None:
-            self.by_hand_since = self.throttle.clock()
-
-
-@dataclass(slots=True)
-class ProcessStats:
-    """The counters of the whole process. `reloads` is by result: `ok` or `refused`."""
-
-    version: str
-    topic_names: TopicNames
-    is_ready: bool = False
-    is_captured: bool | None = None
-    """Whether brokers' connections are captured now; None without `[capture]`."""
-    expired: Counter[str] = field(default_factory=Counter)
-    """Changes over HTTP whose lease has ended: `throttle_expired` and `limits_expired`."""
-    reloads: Counter[str] = field(default_factory=Counter)
-    reload_refused: str | None = None
-    """Why the file was refused when it was loaded last; None where it was not."""
-    export: ExportStats = field(default_factory=ExportStats)
-    load: LoopLoad = field(default_factory=LoopLoad)
-    worker_loads: Callable[[], Sequence[tuple[float, float]]] = tuple
-    """Returns the same of each process that does TLS: the shares of time in which it works, and is late."""
 
 
 def families(sides: Sequence[SideSource], process: ProcessStats, *, by_partition: bool = True) -> Iterator[Family]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from weir.proxy.admin.held_up import Facts, Limit, held_up_by
 from weir.proxy.admin.history import Trend
-from weir.proxy.admin.metrics import SideSource
+from weir.proxy.admin.sources import SideSource
 from weir.proxy.config.reader import struct_fields
 from weir.proxy.config.tables import ThrottleTable
 from weir.quota.fetch.link import ReplicaLink

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from weir.proxy.admin.exposition import Family
 from weir.proxy.admin.fleet import Target
 from weir.proxy.admin.limit_metrics import limit_families
-from weir.proxy.admin.metrics import ProcessStats, SideSource, families
+from weir.proxy.admin.metrics import families
+from weir.proxy.admin.sources import ProcessStats, SideSource
 from weir.proxy.admin.tls_metrics import tls_families
 from weir.proxy.admin.troubles import trouble_families
 from weir.proxy.cluster.poll_metrics import poll_families

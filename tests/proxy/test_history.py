@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.clock import MovedClock
 from weir.limits.clients import Clients
 from weir.proxy.admin.history import KEPT_SAMPLES, History, Trend
-from weir.proxy.admin.metrics import SideSource
+from weir.proxy.admin.sources import SideSource
 from weir.proxy.relay.stats import RelayStats
 from weir.quota.scopes import Recovering
 from weir.quota.settings import QuotaSettings, ThrottleSettings

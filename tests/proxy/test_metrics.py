@@ -19,8 +19,9 @@ from tests.proxy.loop_gaps import longest_gaps
 from weir.protocol.errors import ProtocolError, TooMany, UnsupportedVersion
 from weir.proxy.admin import exposition
 from weir.proxy.admin.exposition import Family, content_type, render
-from weir.proxy.admin.metrics import KNOWN_PROTOCOL_ERRORS, ProcessStats, SideSource, families
+from weir.proxy.admin.metrics import KNOWN_PROTOCOL_ERRORS, families
 from weir.proxy.admin.scrapes import Scrapes
+from weir.proxy.admin.sources import ProcessStats, SideSource
 from weir.proxy.relay.stats import OTHER_PEERS, RelayStats
 from weir.quota.settings import SideName, ThrottleSettings
 from weir.quota.throttle import Throttle

@@ -1,0 +1,50 @@
+"""What a sidecar counts, in the two parts that its metrics, its page and its status are made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from weir.proxy.export.stats import ExportStats
+from weir.proxy.loop_load import LoopLoad
+from weir.proxy.relay.stats import RelayStats
+from weir.quota.throttle import Throttle
+from weir.quota.topic_names import TopicNames
+
+
+@dataclass(slots=True)
+class SideSource:
+    """The counters of one side."""
+
+    throttle: Throttle
+    relay: RelayStats
+    by_hand_since: float | None = None
+    """Since when a throttle that is neither the file's nor leased has been in force (clock seconds); None: none is."""
+
+    def note_set_by_hand(self, is_set: bool) -> None:
+        """Note whether a part of the throttle, if it throttles anything, is neither the file's nor leased."""
+        if not is_set or self.throttle.in_force_since is None:
+            self.by_hand_since = None
+        elif self.by_hand_since is None:
+            self.by_hand_since = self.throttle.clock()
+
+
+@dataclass(slots=True)
+class ProcessStats:
+    """The counters of the whole process. `reloads` is by result: `ok` or `refused`."""
+
+    version: str
+    topic_names: TopicNames
+    is_ready: bool = False
+    is_captured: bool | None = None
+    """Whether brokers' connections are captured now; None without `[capture]`."""
+    expired: Counter[str] = field(default_factory=Counter)
+    """Changes over HTTP whose lease has ended: `throttle_expired` and `limits_expired`."""
+    reloads: Counter[str] = field(default_factory=Counter)
+    reload_refused: str | None = None
+    """Why the file was refused when it was loaded last; None where it was not."""
+    export: ExportStats = field(default_factory=ExportStats)
+    load: LoopLoad = field(default_factory=LoopLoad)
+    worker_loads: Callable[[], Sequence[tuple[float, float]]] = tuple
+    """Returns the same of each process that does TLS: the shares of time in which it works, and is late."""
