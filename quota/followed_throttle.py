@@ -24,9 +24,6 @@ RATE_KEPT_SECONDS: Final = 5.0
 NO_RATE: Final = 2**63 - 1
 """Kafka's default of a rate (Long.MAX_VALUE), which limits nothing."""
 
-NO_THROTTLE: Final = Layer("kafka")
-"""The layer while there is nothing to follow."""
-
 RATES: Final = (LEADER_RATE, FOLLOWER_RATE)
 LISTS: Final = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
 
@@ -68,7 +65,7 @@ class FollowedThrottle:
         self.moves: Moves = {}
         self.knows_moves = False  # until they were taken once
         self._moved_at = -math.inf
-        self._layer = NO_THROTTLE
+        self._layer = Layer("kafka")
         self._is_made = True  # False: something has changed since the layer was made
 
     @property

@@ -91,7 +91,7 @@ TopicName = Annotated[
 QuotaName = Annotated[
     str,
     Meta(
-        pattern=r"^(?!(configured|reassignment|recovery)\Z)[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}\Z",
+        pattern=r"^(?!(configured|reassignment|recovery)\Z|untold-)[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}\Z",
         description="a name of 1 to 100 letters, digits, '.', '_' and '-', and no name of weir's own quotas",
     ),
 ]

@@ -12,6 +12,7 @@ from tests.proxy.watched import until
 from weir.protocol.metadata import NO_ID
 from weir.proxy.cluster import connections
 from weir.proxy.config.load import parse_config
+from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.throttle import throttle_settings
 from weir.proxy.sidecar import Sidecar
 from weir.proxy.throttle import table
@@ -92,6 +93,17 @@ async def test_replication_goes_on_where_kafkas_throttle_cannot_be_read(
         await until(lambda: not any(holds_all(one) for one in throttles(sidecar)))
         assert not any(one.is_throttling for one in throttles(sidecar))
     assert any("throttle_expired" in record.getMessage() for record in caplog.records)
+
+
+async def test_what_is_shown_meanwhile_cannot_be_sent_back_to_hold_for_good(cluster: ThrottleCluster) -> None:
+    for broker in cluster.brokers.values():
+        broker.silent = {METADATA}
+    async with serving(cluster) as sidecar:
+        shown = await sidecar.throttle.as_plain()
+        with pytest.raises(ConfigError) as refused:
+            await sidecar.throttle.replace(shown)
+    assert refused.value.field == "quotas[0].name"
+    assert "no name of weir's own quotas" in str(refused.value)
 
 
 async def test_brokers_that_tell_no_configs_are_not_waited_for(cluster: ThrottleCluster) -> None:
