@@ -32,6 +32,8 @@ class Facts:
     """One side's figures. `waiting` and `stuck` are the brokers whose partitions wait for quota, or are stuck."""
 
     partitions_behind: int
+    partitions_throttled: int
+    """How many of those behind a quota covers."""
     partitions_stuck: int
     limits: tuple[Limit, ...] = ()
     waiting: tuple[int, ...] = ()
@@ -58,12 +60,17 @@ def held_up_by(facts: Facts) -> HeldUp:
     behind, are = _partitions(facts.partitions_behind), "is" if facts.partitions_behind == 1 else "are"
     if not facts.limits:
         return HeldUp("elsewhere", f"{behind} {are} behind, and none of weir's quotas is in force here.")
+    if not facts.partitions_throttled:
+        return HeldUp("elsewhere", f"{behind} {are} behind, and none of weir's quotas covers what is.")
     limit = max(facts.limits, key=lambda limit: limit.used)
     used = f"{show_rate(float(f'{limit.rate:.3g}'))} of {show_rate(limit.quota)}"
     if facts.waiting or limit.used >= MOSTLY_USED:
         whose = f" of {_brokers(facts.waiting).lower()}" if facts.waiting else ""
         name = f' "{limit.name}"' if limit.name else ""
-        return HeldUp("quota", f"The quota{name} holds {behind}{whose} back: {used} used.")
+        held = _partitions(facts.partitions_throttled)
+        others = facts.partitions_behind - facts.partitions_throttled
+        more = f" {_partitions(others)} more without a quota." if others > 0 else ""
+        return HeldUp("quota", f"The quota{name} holds {held}{whose} back: {used} used.{more}")
     return HeldUp(
         "elsewhere",
         f"{behind} {are} behind, but the quota has room ({used} used): a disk, the network or the other side.",

@@ -134,6 +134,9 @@ def test_phone_scrolls_in_one_direction(browser: Browser, url: str) -> None:
         )
         == []
     )
+    cut = "[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth)"
+    shades = browser.evaluate(f"{cut}.map((one) => getComputedStyle(one).backgroundAttachment)")
+    assert shades and set(shades) == {"local, local, scroll, scroll"}  # columns beyond the edge are told by a shade
 
 
 def test_hostile_and_long_names_are_text(browser: Browser, sidecar: MadeUp, url: str) -> None:
