@@ -7,10 +7,13 @@ what may come, and asking a broker for 0 bytes brings 0 bytes.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from weir.protocol.take_out import Passing
+from weir.quota.budget.quota import Quota
 from weir.quota.fetch.link_state import LinkState
 from weir.quota.fetch.sessions import METADATA_LOG
-from weir.quota.fetch.state import InFlight, ReplicaPartition
+from weir.quota.fetch.state import InFlight
 
 
 class Inclusion:
@@ -26,26 +29,25 @@ class Inclusion:
         """Return what passes of `size` bytes. `key` names a topic as requests do."""
         state = self._state
         topic = state.partitions.topics.get(key)
-        replica = None if topic is None else topic.partitions.get(partition)
-        if replica is None:
+        if topic is None or (replica := topic.partitions.get(partition)) is None:
             return Passing.ALL
         granted = self._fetch.grants.get(replica)
         if granted is None:
-            is_held_back = replica.is_waiting and state.side.is_throttling
+            # Of several fetches under way the answer to an earlier one may have told that the partition is in sync.
+            has_waited = len(state.in_flight) > 1 and self._fetch.is_probe and partition in topic.throttled
+            is_held_back = (replica.is_waiting or has_waited) and state.side.is_throttling
             # Kafka's Raft client fetches the metadata log with 0 bytes, and gets records all the same.
             asks_for_none = not replica.max_bytes and key not in METADATA_LOG
             return Passing.NOTHING if is_held_back or asks_for_none else Passing.ALL
-        if size > granted and not self._pays(replica, size - granted):
+        quotas = [quota for quota, covered in replica.topic.coverage if quota.limits and partition in covered]
+        if any([not quota.rate for quota in quotas]):  # since the grant
+            return Passing.NOTHING
+        if size > granted and not self._pays([quota for quota in quotas if quota.reserves], size - granted):
             return Passing.NOTHING
         return Passing.WHOLE_BATCHES
 
-    def _pays(self, replica: ReplicaPartition, extra: int) -> bool:
+    def _pays(self, quotas: Collection[Quota], extra: int) -> bool:
         """Reserve `extra` bytes for a first batch that is larger than its grant, if every quota has room for them."""
-        quotas = [
-            quota
-            for quota, covered in replica.topic.coverage
-            if quota.limits and quota.reserves and replica.partition in covered
-        ]
         if any([quota.ledger.room() < extra for quota in quotas]):
             return False
         self._fetch.reserved = self._state.accounts.reserve_more(self._fetch.reserved, quotas, extra)

@@ -7,7 +7,7 @@ from itertools import cycle
 import pytest
 
 from tests.fakes.clock import MovedClock
-from tests.fakes.conversation import Follower, Leader, Log
+from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.fakes.take_out import passed, take_out
 from weir.quota.fetch.decisions import Forward
 from weir.quota.scopes import Matching
@@ -75,3 +75,17 @@ def test_change_of_policy_forgives_no_debt() -> None:
     """With larger batches KIP-73's samples would run empty, and each time let one through."""
     size, allowed = passed_and_allowed(4 * MB, [LISTED, replace(LISTED, policy="kip73")])
     assert size <= 1.001 * allowed + 4 * MB
+
+
+def test_what_was_granted_is_taken_out_once_the_quota_is_0() -> None:
+    clock = MovedClock()
+    throttle = Throttle("leader", 1, clock, LISTED)
+    link, leader = throttle.link(2), Leader({(b"t", 0): Log([10_000] * 1_000)})
+    talk = Conversation(clock, link, leader, Follower({(b"t", 0): 0}))
+    talk.run(2.0)
+    decision = talk.next_decision()
+    assert isinstance(decision, Forward)
+    answer = leader.answer(decision.request)
+    assert sum(seen.size for topic in answer for seen in topic.records) > 0
+    throttle.configure(replace(LISTED, rate=0))
+    assert passed(take_out(answer, decision)) == [topic._replace(records=[]) for topic in answer]

@@ -5,6 +5,7 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, requested_partition, worst_second
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
+from tests.fakes.take_out import take_out
 from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch import FetchRequest, RequestTopic
 from weir.quota.fetch.decisions import Forward, Hold
@@ -223,3 +224,16 @@ def test_incremental_fetch_of_another_version_is_told_to_begin_anew() -> None:
     follower.run(1)
     assert follower.errors == [70]
     assert follower.epoch > 1
+
+
+def test_probe_brings_nothing_to_one_that_does_not_wait_for_answers() -> None:
+    """Three fetches at once: the first answer tells a high watermark that the third fetch has reached."""
+    clock = MovedClock()
+    side = throttle(clock)
+    link, leader = side.link(9), Leader({(b"t", 0): Log([BATCH] * 2)})
+    decisions = [link.plan(asking(4, (0, offset, 1_048_576))) for offset in range(3)]
+    for decision in decisions:
+        assert isinstance(decision, Forward)
+        topics = take_out(leader.answer(decision.request), decision)
+        assert [seen.size for topic in topics for seen in topic.records] in ([], [0])
+        link.settle(topics)

@@ -237,7 +237,8 @@ class Fetcher:
                 del order[key]
                 self.world.after(BACKOFF_SECONDS, self._return, key, self.chain)
             elif high_watermark != replica.high_watermark or replica.synced_at == math.inf:
-                if high_watermark < 0 or high_watermark < replica.high_watermark:
+                # A follower's own is never above the end of its log, so that is as far as a lower one takes back.
+                if high_watermark < min(replica.high_watermark, replica.offset) or high_watermark < 0:
                     self.world.violate(
                         "high watermarks",
                         f"{key} of replica {self.replica_id} was sent {high_watermark} after {replica.high_watermark}",

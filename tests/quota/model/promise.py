@@ -154,6 +154,8 @@ class Meter:
         self.used += covered.size * share
         self.bounded += size * share
         counted = max(0, size - self.allowed.batch) if is_probe else size
+        if self.rate == 0 and covered.rate:
+            return  # an answer that has begun passes whole: nobody can cut a frame
         if counted:
             self._count(counted * share, self.world.now if self.allowed.takes_out else asked_at)
 
@@ -205,11 +207,15 @@ class Term(NamedTuple):
 
 
 class Covered(NamedTuple):
-    """Bytes of an answer that a quota covers, and of these the ones that it bounds: those of replicas behind."""
+    """Bytes of an answer that a quota covers, and of these the ones that it bounds: those of replicas behind.
+
+    `rate` is the quota's when the answer began to pass.
+    """
 
     meter: Meter
     bounded: int
     size: int
+    rate: int | None
 
 
 class SideMeter:
@@ -265,7 +271,7 @@ class SideMeter:
                     bounded[term] += seen.size if is_bounded else 0
         if is_probe and self.allowed.takes_out and any(bounded.values()):
             self.world.violate("probes", f"{self.side}: an offset probe brought records")
-        return [Covered(term.meter, bounded[term], size) for term, size in sizes.items() if size]
+        return [Covered(term.meter, bounded[term], size, term.meter.rate) for term, size in sizes.items() if size]
 
     def finish(self) -> None:
         """The run is over."""
