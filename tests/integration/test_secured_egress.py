@@ -45,12 +45,16 @@ from weir.lab.sidecar import Sidecar
 
 pytestmark = pytest.mark.integration
 
+WORKERS = 2
+"""How many processes do TLS in each sidecar, with SASL_SSL; with SSL the sidecar does it itself."""
+
 
 @pytest.fixture(scope="module", params=["SSL", "SASL_SSL"])
 def running(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[SecuredCluster, Pki]]:
-    with secured(request.param, tmp_path_factory.mktemp("keys"), stands_in=True) as running:
+    tables = {"tls": {"workers": WORKERS}} if request.param == "SASL_SSL" else {}
+    with secured(request.param, tmp_path_factory.mktemp("keys"), stands_in=True, sidecar_tables=tables) as running:
         yield running
 
 
@@ -130,6 +134,8 @@ def test_leader_without_a_sidecar_sees_the_follower_itself(cluster: SecuredClust
             sidecar.delete_throttle()
         assert_identical(cluster, [moved], *BROKERS)
         assert (principal(FOLLOWER), LOOPBACK) in cluster.fetchers(LEADER)
+        busy = sidecar.metrics().samples("weir_tls_worker_busy_ratio")
+        assert len(busy) == (WORKERS if "workers" in text else 0)
     finally:
         restart(cluster, FOLLOWER, text)
 

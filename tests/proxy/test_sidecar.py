@@ -427,6 +427,7 @@ async def test_sidecar_status_says_where_rates_come_from_and_who_holds_replicas_
         asker = lag.asker()
         asker.at = lag.now()  # it asked just now
         asker.topic(2, b"orders").update(0, 0, 9, lag.now())
+        weir.sidecar.sides[0].throttle.link(2).partitions.behind_count = 1  # as its fetches would have it
         lease = {"seconds": 60, "owner": "ann", "reason": "new disks"}
         assert (await weir.call("PATCH", "/v1/throttle", {FOLLOWER_RATE: 7, "lease": lease}))[0] == 200
         _, body = await weir.call("GET", "/v1/status")
