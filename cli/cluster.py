@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -18,6 +20,9 @@ from weir.planning.proposals import ImpossibleProposal
 
 if TYPE_CHECKING:
     from weir.control.move_admin import MoveAdmin
+
+SLOW_SECONDS: Final = 1.0
+"""After so long it is told that a connection to the cluster is still being made."""
 
 CommandConfigOption = Annotated[
     Path | None,
@@ -76,4 +81,21 @@ def connector(
                 options = {**options, "ssl_context": properties_context(options)}
         except PropertiesError as error:
             raise CommandError(f"--command-config: {error}.", WRONG_USAGE) from error
-    return lambda: MoveAdmin(servers, timeout_seconds=timeout_seconds, client_options=options, probes_first=True)
+
+    def connect() -> MoveAdmin:
+        with _told_when_slow(f"Connecting to {bootstrap_server}, which takes its time."):
+            return MoveAdmin(servers, timeout_seconds=timeout_seconds, client_options=options, probes_first=True)
+
+    return connect
+
+
+@contextlib.contextmanager
+def _told_when_slow(sentence: str) -> Iterator[None]:
+    """Print a sentence to stderr once the block has taken SLOW_SECONDS."""
+    timer = threading.Timer(SLOW_SECONDS, lambda: print(sentence, file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

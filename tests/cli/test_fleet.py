@@ -16,9 +16,10 @@ from tests.cli.commands import THROTTLE, Admin, failing
 from tests.proxy.page.made_up import MOVING, lag, late, limited, quota, side
 from tests.proxy.page.made_up import status as made_up_status
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
+from weir.cli import cluster as connecting
 from weir.cli import fleet, many, stale, status, throttle
 from weir.cli.main import main
-from weir.control import move_admin
+from weir.control import move_admin, reachable
 from weir.control.cluster_admin import Partition, PartitionState, Reassignment, ThrottleSetting
 from weir.control.errors import ControlError
 from weir.planning.move_throttle import ConfigChange
@@ -439,3 +440,16 @@ def test_clear_stale_needs_a_cluster_and_no_topic(capsys: pytest.CaptureFixture[
     code, error = failing(capsys, "throttle", "clear", *options)
     assert code == 2
     assert "--stale" in error
+
+
+def test_slow_connection_to_a_cluster_is_told_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reachable, "PROBE_SECONDS", 0.5)
+    monkeypatch.setattr(connecting, "SLOW_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        there = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert main(["move", "list", "--bootstrap-server", there]) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"Connecting to {there}, which takes its time."
+    assert "did not answer within 0.5 s" in second
