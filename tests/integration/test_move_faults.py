@@ -1,5 +1,6 @@
-"""`weir move` when it is killed, when its topic goes, and when the controller fails, on three real brokers."""
+"""`weir move` on three real brokers: it is killed, its topic goes, the controller fails, and what people give it."""
 
+import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import cycle
@@ -18,6 +19,9 @@ from weir.planning.move_throttle import Standing
 pytestmark = pytest.mark.integration
 
 NOTHING = Standing()
+MANY = 1_000
+"""Partitions of a topic that a broker makes for some seconds."""
+
 KILLED = {"execute": 5.5, "execute in steps": 6.0, "execute --finish-by": 7.0, "verify": 2.5, "cancel": 2.5}
 """What is killed, and how many seconds after its start at most."""
 
@@ -117,4 +121,39 @@ def test_move_is_followed_over_the_controllers_failure(move: MoveCommands) -> No
         out, error = process.communicate(timeout=120)
     assert process.returncode == 0, error
     assert "Throttle removed" in out
+    assert move.throttles() == NOTHING
+
+
+def test_directory_that_is_none_is_told_before_anything_is_set(move: MoveCommands) -> None:
+    topic = filled(move.cluster, move.topic, [1], MB, partitions=1)
+    data = str(move.cluster.brokers[2].data)
+    plan = move.folder / "plan.json"
+
+    def planned(path: str) -> Path:
+        entry = {"topic": topic, "partition": 0, "replicas": [2], "log_dirs": [path]}
+        plan.write_text(json.dumps({"version": 1, "partitions": [entry]}))
+        return plan
+
+    _, error = move.run("execute", planned("/no/such/folder"), "--throttle", "1MB", status=1)
+    assert f"broker 2 has no log directory /no/such/folder, where {topic}-0 is to go: it has {data}" in error
+    assert move.admin.reassignments() == {}
+    assert move.throttles() == NOTHING
+    move.run("execute", planned(data), "--throttle", "10MB", "--watch")
+    assert [state.replicas for state in move.admin.partitions([topic]).values()] == [(2,)]
+
+
+def test_addresses_as_scripts_have_them_reach_the_cluster(move: MoveCommands) -> None:
+    server, *_ = move.cluster.bootstrap_servers
+    for given in (f"PLAINTEXT://{server}", f"{server},", f"nowhere.invalid:9092,{server}"):
+        out, _ = move.run("list", None, "--bootstrap-server", given)
+        assert "Nothing is moving" in out
+    _, error = move.run("list", None, "--bootstrap-server", "nowhere.invalid:9092", status=1)
+    assert "nowhere.invalid:9092 has a name that does not resolve" in error
+
+
+def test_move_begins_while_a_broker_makes_a_large_topic(move: MoveCommands) -> None:
+    small = filled(move.cluster, move.topic, [1], MB, partitions=1)
+    move.cluster.create_topic(f"{move.topic}-large", dict.fromkeys(range(MANY), [1]))
+    move.run("execute", move.plan(small, {0: [2]}), "--throttle", "10MB", "--watch")
+    assert [state.replicas for state in move.admin.partitions([small]).values()] == [(2,)]
     assert move.throttles() == NOTHING
