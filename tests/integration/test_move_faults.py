@@ -19,7 +19,7 @@ from weir.planning.move_throttle import Standing
 pytestmark = pytest.mark.integration
 
 NOTHING = Standing()
-MANY = 1_000
+MANY = 300
 """Partitions of a topic that a broker makes for some seconds."""
 
 KILLED = {"execute": 5.5, "execute in steps": 6.0, "execute --finish-by": 7.0, "verify": 2.5, "cancel": 2.5}
@@ -153,7 +153,7 @@ def test_addresses_as_scripts_have_them_reach_the_cluster(move: MoveCommands) ->
 
 def test_move_begins_while_a_broker_makes_a_large_topic(move: MoveCommands) -> None:
     small = filled(move.cluster, move.topic, [1], MB, partitions=1)
-    move.cluster.create_topic(f"{move.topic}-large", dict.fromkeys(range(MANY), [1]))
+    move.cluster.create_topic(f"{move.topic}-large", {number: [1] for number in range(MANY)})
     move.run("execute", move.plan(small, {0: [2]}), "--throttle", "10MB", "--watch")
     assert [state.replicas for state in move.admin.partitions([small]).values()] == [(2,)]
     assert move.throttles() == NOTHING
