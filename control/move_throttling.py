@@ -34,7 +34,7 @@ SEEN_SECONDS = 30.0
 """
 
 MOST_SEEN_SECONDS = 120.0
-"""The same for all changes together, where one follows from what another shows."""
+"""How long all changes together may take to be shown."""
 
 POLL_SECONDS = 1.0
 GRACE_SECONDS = 5.0

@@ -36,7 +36,7 @@ class Client:
 
     @property
     def groups(self) -> Sequence[Group]:
-        """What its requests wait for."""
+        """The limits that its requests wait for: one group for each rule that covers it."""
         return self._groups
 
     @property

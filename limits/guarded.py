@@ -55,7 +55,7 @@ class GuardedLimiter:
 
     @property
     def ask(self) -> Callable[[], float]:
-        """What returns the pause."""
+        """The limiter's own function that returns the pause (seconds) before the next request."""
         return self._limiter.throttle_time if self._is_trusted and self._limiter is not None else self.throttle_time
 
     def configure(self, settings: Mapping[str, object]) -> None:

@@ -19,7 +19,7 @@ MOST_START: Final = 1024
 """Bytes of a request that are looked at: what comes later is not known, and a longer client id is cut off."""
 
 MOST_FETCH_START: Final = 16 * 1024
-"""The same of a Fetch, which is known whole up to this size."""
+"""Bytes of a Fetch that are looked at; up to this size it is known whole."""
 
 
 class RequestSender(NamedTuple):

@@ -41,7 +41,7 @@ class UpstreamWatch:
         self._running = asyncio.create_task(self._run())
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop trying upstreams."""
         if self._running is not None:
             self._running.cancel()
             self._running = None

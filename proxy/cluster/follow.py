@@ -30,8 +30,9 @@ from weir.quota.followed_throttle import FollowedThrottle, Moves
 
 ROUND_SECONDS: Final = 1.0
 LISTS_PER_ROUND: Final = 500
+"""How many topics' lists are read in a second, while the broker has a rate."""
 IDLE_LISTS_PER_ROUND: Final = 100
-"""The same while the broker has no rate."""
+"""How many while it has none."""
 TOPICS_SECONDS: Final = 10.0
 """How often all topics' names are asked for."""
 LISTS_PER_QUESTION: Final = 100

@@ -61,7 +61,7 @@ class Direction:
         self._link.carry_out()
 
     def unblocked(self) -> None:
-        """Go on with what waited until the target took what was sent to it."""
+        """Take what was received meanwhile, now that the target takes bytes again."""
         self.go_on()
         self._link.carry_out()
 

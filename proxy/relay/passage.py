@@ -96,7 +96,7 @@ class Passage:
         self._look_in(_FIRST_LOOK_SECONDS)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking at what the follower takes."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -126,7 +126,7 @@ class Pump:
             self._unwatch()
 
     def resume(self, reason: int) -> None:
-        """Withdraw a reason. Without any left, read."""
+        """Take back one reason to stop. When none is left, reading goes on."""
         self._paused &= ~reason
         if not self._paused and not self._reading:
             self._reading = True

@@ -117,15 +117,15 @@ class TcpTransport:
         self.connection.shutdown(socket.SHUT_WR)
 
     def is_gone(self) -> bool:
-        """Ask the kernel."""
+        """Whether the peer has closed or reset the connection, also behind bytes that are not read yet."""
         return has_hung_up(self._descriptor)
 
     def has_unread(self) -> bool:
-        """Ask the kernel."""
+        """Whether bytes have come that are not read yet."""
         return has_unread(self._descriptor)
 
     def unacknowledged(self) -> int:
-        """Ask the kernel."""
+        """How many bytes sent the peer's kernel has not acknowledged (SIOCOUTQ)."""
         return unacknowledged(self._descriptor)
 
     def watch_reads(self, callback: Callable[[], None]) -> None:

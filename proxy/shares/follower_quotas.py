@@ -37,7 +37,7 @@ class FollowerQuotas:
         """All brokers that were ever seen: one that returns finds its quota in force."""
 
     def shared(self) -> Mapping[str, Terms]:
-        """See SharedRates. Without the brokers nobody knows how many share a rate, and so nothing of it is used."""
+        """Return each follower's rate, shared by all brokers but that one; none while the brokers are not known."""
         brokers = frozenset(self._brokers())
         if not brokers:
             return {}
@@ -53,13 +53,13 @@ class FollowerQuotas:
         return False
 
     def demand(self, name: str, share: float) -> float:
-        """See SharedRates."""
+        """Return the bytes/s that followers would take of a rate here, while this sidecar may use `share` of it."""
         quota = self._quotas[name]
         waits = quota.first_in_line() is not None
         return self._meters[name].update(quota.passed_bytes, share, self._rates[name], waits=waits)
 
     def use(self, shares: Mapping[str, float]) -> None:
-        """See SharedRates."""
+        """Have each quota allow this sidecar's part from now on."""
         self._throttle.rules.use_shares(shares)
 
     def _learn(self, brokers: Collection[int]) -> None:

@@ -74,7 +74,7 @@ class KeyWatch:
             self._running = asyncio.create_task(self._run())
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop looking at the files."""
         if self._running is not None:
             self._running.cancel()
             self._running = None

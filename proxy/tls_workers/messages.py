@@ -91,7 +91,7 @@ class SharedCounts:
         return int(_TAKEN.unpack_from(self._memory, _LOAD.size + link * _TAKEN.size)[0])
 
     def take(self, link: int, total: int) -> None:
-        """Note them."""
+        """Note that the worker has taken `total` bytes of a link so far."""
         _TAKEN.pack_into(self._memory, _LOAD.size + link * _TAKEN.size, total)
 
     def load(self) -> tuple[float, float]:
@@ -100,7 +100,7 @@ class SharedCounts:
         return busy, lost
 
     def note_load(self, busy: float, lost: float) -> None:
-        """Note them."""
+        """Note the shares (0 to 1) of the last seconds in which the worker was busy, and waited for a core."""
         _LOAD.pack_into(self._memory, 0, busy, lost)
 
     def shared(self) -> None:

@@ -64,7 +64,7 @@ class WorkerTransport:
         return received
 
     def send(self, data: Buffer, /) -> int:
-        """Send to the worker."""
+        """Give bytes to the worker, which encrypts and sends them. Returns how many it took."""
         try:
             sent = self._plain.send(data)
         except (BrokenPipeError, ConnectionResetError) as error:
@@ -73,7 +73,7 @@ class WorkerTransport:
         return sent
 
     def send_many(self, data: Sequence[Buffer], /) -> int:
-        """Send to the worker."""
+        """Give several buffers to the worker. Returns how many bytes it took."""
         try:
             sent = self._plain.send_many(data)
         except (BrokenPipeError, ConnectionResetError) as error:
@@ -102,7 +102,7 @@ class WorkerTransport:
         return self._sent - self._taken(self._handed.number) + unacknowledged(self._connection.fileno())
 
     def watch_reads(self, callback: Callable[[], None]) -> None:
-        """Watch the plaintext."""
+        """Have `callback` called whenever the worker has decrypted something."""
         self._plain.watch_reads(callback)
 
     def unwatch_reads(self) -> None:
@@ -110,7 +110,7 @@ class WorkerTransport:
         self._plain.unwatch_reads()
 
     def watch_sends(self, callback: Callable[[], None]) -> None:
-        """Watch the plaintext."""
+        """Have `callback` called when the worker takes more bytes."""
         self._plain.watch_sends(callback)
 
     def unwatch_sends(self) -> None:

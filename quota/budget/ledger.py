@@ -259,25 +259,25 @@ class Account:
         self._ledger.due += self.due
 
     def reserve(self, size: int) -> None:
-        """See StrictLedger.reserve."""
+        """Set `size` bytes aside for a request that is about to be forwarded."""
         self.held += size
         self._ledger.reserve(size)
         self.let_arrive(self._most)
 
     def count_as_sent(self, reserved: int) -> None:
-        """See StrictLedger.count_as_sent."""
+        """Count bytes set aside as sent: the answer hangs, or never came whole, and what went of it is not known."""
         self.held -= reserved
         self._ledger.count_as_sent(reserved)
         self.let_arrive(self._most)
 
     def hand_over(self, reserved: int, used: int) -> None:
-        """See StrictLedger.hand_over."""
+        """Note that an answer has `used` bytes, of the `reserved` ones. They stay set aside until `confirm`."""
         self.held += used - reserved
         self._ledger.hand_over(reserved, used)
         self.let_arrive(self._most)
 
     def confirm(self, used: int) -> None:
-        """See StrictLedger.confirm."""
+        """Note that the follower has received `used` bytes of those handed over."""
         self.held -= used
         self._ledger.confirm(used)
         self.let_arrive(self._most)

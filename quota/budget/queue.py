@@ -46,7 +46,7 @@ class _Claim:
 
     @property
     def place(self) -> _Place:
-        """What orders the line."""
+        """Its sort key in the line: where its turn begins (bytes), then when it came."""
         return self.start, self.number
 
 

@@ -19,7 +19,7 @@ An offset probe may bring one batch there, and no quota can stop it.
 """
 
 FREE_PROBE_SECONDS: Final = 4.0
-"""The same on the leader's side, where a probe brings no records: they are taken out of the answer."""
+"""How long at most on the leader's side. There a probe brings no records: they are taken out of the answer."""
 
 WAITS_SECONDS: Final = 10.0
 """How long after an answer that has waited at its leader the next ones are expected to wait, too."""
