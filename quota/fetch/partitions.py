@@ -143,7 +143,7 @@ class LinkPartitions:
         return self.asker.caught_up_at + self.side.lag.replica_lag_time_max
 
     def go_back(self, replica: ReplicaPartition, fetch_offset: int) -> None:
-        """Drop the high watermark of a partition that is asked for from an earlier offset or in another leader epoch."""
+        """Drop the high watermark of a partition that is asked for from an earlier offset or by another epoch."""
         replica.go_back(fetch_offset, self.in_sync_until, truncates=self.truncates)
 
     def move(self, replica: ReplicaPartition, fetch_offset: int, now: float) -> None:
