@@ -69,9 +69,9 @@ HOLDS: Final[Mapping[Kind, HoldFacts]] = {
     ),
     "produce": HoldFacts(
         behind="the producer's later requests: five of them (max.in.flight), or any number",
-        part=0.5,
+        part=0.75,
         least=0.0,
-        most=10.0,
+        most=20.0,
         gives_way=False,
         then="passed",
         source="kafka-go (writer.go) gives up after timeout_ms, Java and librdkafka after request.timeout.ms (30 s), "

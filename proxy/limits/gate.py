@@ -59,7 +59,8 @@ class LinkGate:
         self._passing = b""  # the client id of the last request as on the wire, where no rule covers it
         self._brought: bool | None = None  # whether the last Fetch brought records; None where there was none
         self._produces = 0  # requests that wait for an answer
-        self._answered: deque[float] = deque(maxlen=_MOST_IN_FLIGHT)  # when the last of them were answered
+        self._answered: deque[float] = deque(maxlen=_MOST_IN_FLIGHT)
+        """When the last of them were answered; those before none waited count as answered when the next one came."""
 
     @property
     def is_idle(self) -> bool:
@@ -111,7 +112,9 @@ class LinkGate:
         was answered.
         """
         kind, sent_at = _kind(request), now
-        if kind in ("produce", "transaction") and self._produces and len(self._answered) == _MOST_IN_FLIGHT:
+        if kind in ("produce", "transaction"):
+            if not self._produces:
+                self._answered.extend([now] * _MOST_IN_FLIGHT)
             sent_at = self._answered[0]
         rounded = ROUNDED_SECONDS if kind == "fetch" else 0.0
         return min(sent_at + HOLDS[kind].seconds(request.sender.wait_seconds) + rounded, self._link.session_end)
@@ -157,7 +160,8 @@ class LinkGate:
         counts = counts_of_request(PRODUCE, head.api_version)
         if counts is None:
             return self._not_counted()
-        watcher = ProduceCount(self._stage, client, counts, head.api_version)
+        counted = partial(client.answered, self)  # what it costs is known: the next one in line need not wait for more
+        watcher = ProduceCount(self._stage, client, counts, head.api_version, counted)
         if not head.expects_response:
             return Pass(watcher=watcher)
         self._produces += 1

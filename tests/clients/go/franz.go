@@ -62,7 +62,7 @@ func franzProduce(job *Job, outcome *Outcome) {
 	client := franz(job, outcome, options...)
 	ctx, stop := context.WithTimeout(context.Background(), job.left(outcome))
 	defer stop()
-	for number := range job.Count {
+	for _, number := range job.numbers() {
 		client.Produce(ctx, &kgo.Record{Topic: job.Topic, Value: job.value(number)}, func(r *kgo.Record, err error) {
 			if err != nil {
 				outcome.fail(err.Error())

@@ -22,7 +22,9 @@ type Job struct {
 	Batch      int     `json:"batch"`       // records of a batch that is written
 	FetchBytes int     `json:"fetch_bytes"` // of a partition in an answer
 	Acks       int     `json:"acks"`
-	Seconds    float64 `json:"seconds"` // until it gives up
+	Seconds    float64 `json:"seconds"`   // until it gives up
+	Producers  int     `json:"producers"` // that write it together, each over a connection of its own
+	first      int     // the first record of one of them
 }
 
 // Outcome counts records by when they came or were acknowledged, and keeps what went wrong.
@@ -59,6 +61,15 @@ func (o *Outcome) fail(text string) {
 	o.Errors = append(o.Errors, text)
 }
 
+// numbers returns those of the records that one producer writes.
+func (j *Job) numbers() []int {
+	found := []int{}
+	for number := j.first; number < j.Count; number += j.Producers {
+		found = append(found, number)
+	}
+	return found
+}
+
 func (j *Job) value(number int) []byte {
 	text := fmt.Sprintf("%08d", number)
 	return []byte(text + strings.Repeat("x", j.Size-len(text)))
@@ -79,7 +90,12 @@ func main() {
 		"sarama consume": saramaConsume, "sarama produce": saramaProduce,
 		"kafka-go consume": kafkaGoConsume, "kafka-go produce": kafkaGoProduce,
 	}
-	runs[job.Client+" "+job.Role](&job, outcome)
+	var running sync.WaitGroup
+	for job.first = range job.Producers {
+		one := job
+		running.Go(func() { runs[one.Client+" "+one.Role](&one, outcome) })
+	}
+	running.Wait()
 	outcome.mu.Lock()
 	line, _ := json.Marshal(outcome)
 	fmt.Println(string(line))

@@ -81,7 +81,7 @@ func saramaProduce(job *Job, outcome *Outcome) {
 		panic(err)
 	}
 	go func() {
-		for number := range job.Count {
+		for _, number := range job.numbers() {
 			producer.Input() <- &sarama.ProducerMessage{Topic: job.Topic, Value: sarama.ByteEncoder(job.value(number)),
 				Metadata: number}
 		}
