@@ -2,6 +2,7 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.*;
 import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.clients.producer.*;
 
@@ -23,14 +24,14 @@ public final class ForeignClient {
         ERRORS.add("\"" + error.toString().replace("\\", "\\\\").replace("\"", "'").replace("\n", " ") + "\"");
     }
 
-    public static void main(String[] arguments) {
+    public static void main(String[] arguments) throws InterruptedException {
         Map<String, String> job = new HashMap<>();
         for (String argument : arguments) {
             String[] parts = argument.split("=", 2);
             job.put(parts[0], parts[1]);
         }
         switch (job.get("role")) {
-            case "produce" -> produce(job);
+            case "produce" -> produceTogether(job);
             case "consume" -> consume(job);
             case "share" -> share(job);
             default -> throw new IllegalArgumentException(job.get("role"));
@@ -85,7 +86,15 @@ public final class ForeignClient {
         }
     }
 
-    private static void produce(Map<String, String> job) {
+    private static void produceTogether(Map<String, String> job) throws InterruptedException {
+        int producers = Integer.parseInt(job.get("producers"));
+        List<Thread> together = IntStream.range(0, producers)
+            .mapToObj(first -> new Thread(() -> produce(job, first, producers))).toList();
+        together.forEach(Thread::start);
+        for (Thread one : together) one.join();
+    }
+
+    private static void produce(Map<String, String> job, int first, int step) {
         Properties settings = properties(job, "Serializer", "serializer");
         int size = Integer.parseInt(job.get("size"));
         settings.put("acks", job.get("acks"));
@@ -93,7 +102,7 @@ public final class ForeignClient {
         settings.put("linger.ms", "20");
         if (!job.get("acks").equals("-1")) settings.put("enable.idempotence", "false");
         Producer<String, String> producer = new KafkaProducer<>(settings);
-        for (int number = 0; number < Integer.parseInt(job.get("count")); number++) {
+        for (int number = first; number < Integer.parseInt(job.get("count")); number += step) {
             String value = String.format("%08d", number) + "x".repeat(size - 8);
             producer.send(new ProducerRecord<>(job.get("topic"), value), (metadata, error) -> {
                 if (error == null) add(value); else fail(error);

@@ -9,6 +9,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -56,7 +58,9 @@ class Outcome(logging.Handler):
 
 
 def _values(job: Job) -> list[bytes]:
-    return [f"{number:08d}".ljust(job["size"], "x").encode() for number in range(job["count"])]
+    """Return what one of the job's producers writes."""
+    numbers = range(job["first"], job["count"], job["producers"])
+    return [f"{number:08d}".ljust(job["size"], "x").encode() for number in numbers]
 
 
 def _librdkafka(job: Job, outcome: Outcome) -> None:
@@ -154,7 +158,7 @@ async def _by_aiokafka(job: Job, outcome: Outcome) -> None:
     await consumer.stop()
 
 
-CLIENTS: Final[dict[str, Callable[[Job, Outcome], None]]] = {
+CLIENTS: Final[dict[str, Callable[..., None]]] = {
     "librdkafka": _librdkafka,
     "kafka-python": _kafka_python,
     "aiokafka": _aiokafka,
@@ -165,7 +169,9 @@ def main() -> None:
     """Do the job that the first argument describes."""
     job, outcome = json.loads(sys.argv[1]), Outcome()
     logging.getLogger().addHandler(outcome)
-    CLIENTS[job["client"]](job, outcome)
+    jobs = [{**job, "first": first} for first in range(job["producers"])]
+    with ThreadPoolExecutor(len(jobs)) as together:
+        list(together.map(partial(CLIENTS[job["client"]], outcome=outcome), jobs))
     outcome.show()
 
 

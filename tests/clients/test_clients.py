@@ -70,6 +70,7 @@ def arrived(cluster: Cluster, topic: str, count: int) -> bool:
 def run(cluster: Cluster, drivers: Drivers, client: str, role: str, topic: str, count: int, **job: Any) -> Outcome:
     found: dict[str, Any] = {"role": role, "topic": topic, "count": count, "size": SIZE, "batch": 25, "acks": -1}
     found |= {"bootstrap": through_sidecar(cluster, 1), "client_id": topic, "fetch_bytes": 1500, "seconds": 60}
+    found |= {"producers": 1}
     outcome = drivers.run(client, found | job)
     print(f"{client}: {outcome}")
     return outcome

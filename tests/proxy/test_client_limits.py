@@ -10,14 +10,11 @@ import pytest
 
 from tests.fakes.relaying import DEADLINE_SECONDS, round_trip
 from tests.limits.limiters import Scripted, rule
-from tests.protocol.test_batch_counter import NONE, built
-from tests.protocol.test_record_counts import share_fetched
 from tests.protocol.wire import fetch_response, frame, request, response
 from tests.protocol.wire import produce as raw_produce
 from tests.proxy.limited import (
     SINK,
     SOURCE,
-    TOPIC_ID,
     Limited,
     fetch,
     fetched,
@@ -28,11 +25,8 @@ from tests.proxy.limited import (
     read_produced,
 )
 from weir.limits.rules import NamedLimiter, Rule
-from weir.protocol.header import SHARE_FETCH
 
 ON_BOTH_LOOPS = True
-
-SHARE_ACKNOWLEDGE = 79
 
 FETCH_VERSIONS = (4, 7, 11, 12, 13, 15, 18)
 PRODUCE_VERSIONS = (3, 5, 6, 8, 9, 12, 13)
@@ -570,44 +564,3 @@ async def test_a_produce_without_acks_is_counted_and_has_no_answer() -> None:
         await found.move(0.51)
         await broker.expect(produce(2, 50, acks=0))
         await round_trip(client, broker, 3)
-
-
-@pytest.mark.parametrize("version", [1, 2])
-async def test_a_share_group_s_fetches_are_limited_too(version: int) -> None:
-    """KIP-932. Its acknowledgements are in later fetches, so none is held for as long as records are locked."""
-
-    def asked(number: int) -> bytes:
-        return request(SHARE_FETCH, version, number, b"\x00" * 40, client_id=SINK.encode())
-
-    async with limited(rule(SINK, 100)) as found:
-        client, broker = await found.relay.connect()
-        answer = share_fetched(1, [(0, 49)], built(2, NONE, [50] * 80), TOPIC_ID)
-        assert await found.passes_with(client, broker, asked(1), answer) == answer
-        assert client_of(found, SINK).rates.records == 50
-        await found.is_held(client, broker, asked(2))
-        await client.send(acknowledged := request(SHARE_ACKNOWLEDGE, 1, 3, b"\x00" * 40, client_id=SINK.encode()))
-        await found.move(0.51)
-        await broker.expect(asked(2) + acknowledged)
-
-
-async def test_a_share_group_s_fetch_is_held_for_a_short_time_only() -> None:
-    asked = request(SHARE_FETCH, 1, 2, b"\x00" * 40, client_id=SINK.encode())
-    async with limited(rule(SINK, 100)) as found:
-        client, broker = await found.relay.connect()
-        await found.passes_with(client, broker, fetch(1), fetched(1, 5000))
-        await found.is_held(client, broker, asked)
-        await found.move(4.9)
-        await asyncio.sleep(0)
-        assert found.has_held()
-        await found.move(0.2)
-        await broker.expect(asked)
-        assert found.stage.holds_cut["passed"] == 1
-
-
-async def test_a_share_fetch_of_another_version_passes_and_is_counted() -> None:
-    async with limited(rule(SINK, 100)) as found:
-        client, broker = await found.relay.connect()
-        asked = request(SHARE_FETCH, 3, 2, b"\x00" * 40, client_id=SINK.encode())
-        await client.send(asked)
-        await broker.expect(asked)
-        assert found.stage.not_counted["version"] == 1
