@@ -32,6 +32,7 @@ public final class ForeignClient {
         }
         switch (job.get("role")) {
             case "produce" -> produceTogether(job);
+            case "transact" -> transact(job);
             case "consume" -> consume(job);
             case "share" -> share(job);
             default -> throw new IllegalArgumentException(job.get("role"));
@@ -52,6 +53,10 @@ public final class ForeignClient {
         return found;
     }
 
+    private static String value(Map<String, String> job, int number) {
+        return String.format("%08d", number) + "x".repeat(Integer.parseInt(job.get("size")) - 8);
+    }
+
     private static long left(Map<String, String> job) {
         long end = BEGIN + (long) (1000 * Double.parseDouble(job.get("seconds")));
         return Math.max(0, end - System.currentTimeMillis());
@@ -62,6 +67,7 @@ public final class ForeignClient {
         settings.put("group.id", job.get("client_id"));
         settings.put("auto.offset.reset", "earliest");
         settings.put("max.partition.fetch.bytes", job.get("fetch_bytes"));
+        settings.put("isolation.level", "read_committed");
         try (Consumer<String, String> consumer = new KafkaConsumer<>(settings)) {
             consumer.subscribe(List.of(job.get("topic")));
             while (SEEN.size() < Integer.parseInt(job.get("count")) && left(job) > 0) {
@@ -103,11 +109,36 @@ public final class ForeignClient {
         if (!job.get("acks").equals("-1")) settings.put("enable.idempotence", "false");
         Producer<String, String> producer = new KafkaProducer<>(settings);
         for (int number = first; number < Integer.parseInt(job.get("count")); number += step) {
-            String value = String.format("%08d", number) + "x".repeat(size - 8);
+            String value = value(job, number);
             producer.send(new ProducerRecord<>(job.get("topic"), value), (metadata, error) -> {
                 if (error == null) add(value); else fail(error);
             });
         }
         producer.close(Duration.ofMillis(left(job)));
+    }
+
+    /** Writes `batch` records in each transaction, and aborts every second one. */
+    private static void transact(Map<String, String> job) {
+        Properties settings = properties(job, "Serializer", "serializer");
+        settings.put("transactional.id", job.get("client_id"));
+        int count = Integer.parseInt(job.get("count")), batch = Integer.parseInt(job.get("batch"));
+        try (Producer<String, String> producer = new KafkaProducer<>(settings)) {
+            producer.initTransactions();
+            for (int first = 0; first < count; first += batch) {
+                List<String> values = IntStream.range(first, Math.min(count, first + batch))
+                    .mapToObj(number -> value(job, number)).toList();
+                producer.beginTransaction();
+                values.forEach(value -> producer.send(new ProducerRecord<>(job.get("topic"), value)));
+                if (first / batch % 2 == 0) {
+                    producer.commitTransaction();
+                    values.forEach(ForeignClient::add);
+                } else {
+                    producer.flush();
+                    producer.abortTransaction();
+                }
+            }
+        } catch (Exception error) {
+            fail(error);
+        }
     }
 }

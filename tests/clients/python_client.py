@@ -66,6 +66,9 @@ def _values(job: Job) -> list[bytes]:
 def _librdkafka(job: Job, outcome: Outcome) -> None:
     settings = {"bootstrap.servers": job["bootstrap"], "client.id": job["client_id"], "error_cb": outcome.fail}
     settings |= {"logger": logging.getLogger("librdkafka")}
+    if job["role"] == "transact":
+        _transact(job, outcome, Producer(settings | {"transactional.id": job["client_id"]}))
+        return
     if job["role"] == "produce":
         more = {"batch.num.messages": job["batch"], "acks": job["acks"], "enable.idempotence": job["acks"] == -1}
         producer = Producer(settings | more | {"max.in.flight": 5, "linger.ms": 20})
@@ -90,6 +93,24 @@ def _librdkafka(job: Job, outcome: Outcome) -> None:
             if message.error() is None:
                 outcome.add(message.value() or b"")
     consumer.close()
+
+
+def _transact(job: Job, outcome: Outcome, producer: Producer) -> None:
+    """Write `batch` records in each transaction, and abort every second one."""
+    producer.init_transactions()
+    values = _values(job)
+    for number, first in enumerate(range(0, len(values), job["batch"])):
+        part = values[first : first + job["batch"]]
+        producer.begin_transaction()
+        for value in part:
+            producer.produce(job["topic"], value, on_delivery=lambda error, _: outcome.fail(error) if error else None)
+        producer.flush(outcome.left(job))
+        if number % 2:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+            for value in part:
+                outcome.add(value)
 
 
 def _kafka_python(job: Job, outcome: Outcome) -> None:

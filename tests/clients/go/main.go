@@ -70,6 +70,28 @@ func (j *Job) numbers() []int {
 	return found
 }
 
+// transactions calls back with the values of each, and whether to commit it: all but every second one.
+func (j *Job) transactions(do func(values [][]byte, commit bool)) {
+	for first := 0; first < j.Count; first += j.Batch {
+		values := [][]byte{}
+		for number := first; number < min(j.Count, first+j.Batch); number++ {
+			values = append(values, j.value(number))
+		}
+		do(values, first/j.Batch%2 == 0)
+	}
+}
+
+// committed notes the records of a transaction that has ended, if it was to be committed.
+func (o *Outcome) committed(values [][]byte, commit bool, err error) {
+	if err != nil {
+		o.fail(err.Error())
+	} else if commit {
+		for _, value := range values {
+			o.add(string(value[:8]))
+		}
+	}
+}
+
 func (j *Job) value(number int) []byte {
 	text := fmt.Sprintf("%08d", number)
 	return []byte(text + strings.Repeat("x", j.Size-len(text)))
@@ -87,6 +109,7 @@ func main() {
 	outcome := &Outcome{begin: time.Now(), seen: map[string]bool{}, Arrivals: map[int]int{}, Errors: []string{}}
 	runs := map[string]func(*Job, *Outcome){
 		"franz-go consume": franzConsume, "franz-go produce": franzProduce, "franz-go share": franzShare,
+		"franz-go transact": franzTransact, "sarama transact": saramaTransact,
 		"sarama consume": saramaConsume, "sarama produce": saramaProduce,
 		"kafka-go consume": kafkaGoConsume, "kafka-go produce": kafkaGoProduce,
 	}
