@@ -58,6 +58,7 @@ class Outcome:
                 lumps[-1][1:] = [at, lumps[-1][2] + records]
             else:
                 lumps.append([at, at, records])
+        assert len(lumps) > 2, lumps
         return 100 * sum(records for *_, records in lumps[1:-1]) / max(1, lumps[-1][0] - lumps[1][0])
 
 
