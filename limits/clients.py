@@ -71,6 +71,10 @@ class Client:
         groups = self._groups
         return groups[0].pause() if len(groups) == 1 else max([group.pause() for group in groups], default=0.0)
 
+    def expected_wait(self) -> float:
+        """Return how many seconds a request that comes next will wait, behind all that are in line."""
+        return max([group.expected_wait() for group in self._groups], default=0.0)
+
     def asks(self, who: Waiting) -> float:
         """Return how many seconds a request of connection `who` has to wait before it asks again; 0 where it goes."""
         wait = 0.0

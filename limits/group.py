@@ -15,6 +15,7 @@ TURN_SECONDS: Final = 0.05
 """How long the next one in line waits for the answer to the one before it, which may bring the next pause."""
 
 _MOST_TOPICS: Final = 1000  # of which it is remembered whether they count
+_LATEST: Final = 8  # requests or answers, about, of which the mean is known
 
 
 class Waiting(Protocol):
@@ -50,6 +51,7 @@ class Group:
         """Whether nobody uses it now. When somebody does, `on_use` is called."""
         self.used = 0.0
         """Seconds of the whole limit that were used so far: in each real second as many as the part that is used."""
+        self._mean = 0.0  # seconds of the whole limit that one of the latest requests or answers took
         self._limiters: dict[str, GuardedLimiter] = {}
         self._pauses: tuple[Callable[[], float], ...] = ()  # of all limiters
         self._takers: tuple[Callable[[Sequence[Batch]], float], ...] = ()
@@ -112,6 +114,7 @@ class Group:
             if (seconds := take(counted)) > most:
                 most = seconds
         self.used += most
+        self._mean += (most - self._mean) / _LATEST
         if self.rests:
             self.rests = False
             self._on_use()
@@ -132,6 +135,10 @@ class Group:
             if (seconds := pause()) > longest:
                 longest = seconds
         return longest / self._slowed.speed
+
+    def expected_wait(self) -> float:
+        """Return how many seconds a request that comes next will wait: for the pause, and for those in line."""
+        return self.pause() + self._mean / self._slowed.speed * sum([not who.is_idle for who in self._line])
 
     def asks(self, who: Waiting, rank: int) -> float:
         """Return how many seconds `who` has to wait before it asks again; 0 where it may go.

@@ -25,7 +25,7 @@ class HoldFacts(NamedTuple):
     """Seconds for which it is held at most."""
     gives_way: bool
     """Whether it is answered as soon as its client has sent something behind it: the answer costs nothing."""
-    then: Literal["answered", "begins a session", "passed"]
+    then: Literal["answered", "begins a session", "asks for no records", "passed"]
     """What becomes of it after that."""
     source: str
     """Where a client's code, or a KIP, says so."""
@@ -63,15 +63,15 @@ HOLDS: Final[Mapping[Kind, HoldFacts]] = {
         least=0.0,
         most=5.0,
         gives_way=False,
-        then="passed",
+        then="asks for no records",
         source="KIP-932: records not acknowledged within group.share.record.lock.duration.ms (30 s, at least 15) come "
-        "again, and the broker counts the session's requests.",
+        "again, and the broker counts the session's requests. KIP-1222: one with is_renew_ack (v2) only acknowledges.",
     ),
     "produce": HoldFacts(
         behind="the producer's later requests: five of them (max.in.flight), or any number",
-        part=0.5,
+        part=0.75,
         least=0.0,
-        most=10.0,
+        most=20.0,
         gives_way=False,
         then="passed",
         source="kafka-go (writer.go) gives up after timeout_ms, Java and librdkafka after request.timeout.ms (30 s), "

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch_versions import FETCH_VERSIONS
-from weir.protocol.header import FETCH, FIXED_HEADER, PRODUCE, SIZE
+from weir.protocol.header import FETCH, FIXED_HEADER, PRODUCE, SHARE_FETCH, SIZE
 from weir.protocol.produce_versions import nearest_produce_version
 from weir.protocol.varint import after_tags, read_unsigned_varint
 
@@ -19,7 +19,7 @@ MOST_START: Final = 1024
 """Bytes of a request that are looked at: what comes later is not known, and a longer client id is cut off."""
 
 MOST_FETCH_START: Final = 16 * 1024
-"""Bytes of a Fetch that are looked at; up to this size it is known whole."""
+"""Bytes of a Fetch or ShareFetch that are looked at; up to this size it is known whole."""
 
 
 class RequestSender(NamedTuple):
@@ -80,6 +80,29 @@ class RequestSender(NamedTuple):
             at = after_tags(self.start, at)
         at += SIZE.size * row.request_head.names.index("max_wait_ms")  # only the replica id, as long, is before it
         return self.start[:at] + SIZE.pack(milliseconds) + self.start[at + SIZE.size :]
+
+    def asking_for_no_records(self) -> bytes | None:
+        """Return a ShareFetch that acknowledges what this one does, and asks for no records; None where none can.
+
+        One with `is_renew_ack` (v2, KIP-1222) has to ask for none. The one that ends a session asks for none anyway.
+        """
+        start = self.start
+        if self.api_key != SHARE_FETCH or self.api_version != _RENEWING_VERSION or not self.is_whole:
+            return None
+        try:
+            at = after_tags(start, self._body_at)
+            for _ in ("group_id", "member_id"):
+                length_and_one, at = read_unsigned_varint(start, at)
+                at += max(0, length_and_one - 1)
+        except MalformedFrame:
+            return None
+        if at + _SHARE_FETCH_HEAD.size > len(start):
+            return None
+        epoch, *_, batch_size, acquire_mode, _ = _SHARE_FETCH_HEAD.unpack_from(start, at)
+        if epoch == _LAST_EPOCH:
+            return None
+        head = _SHARE_FETCH_HEAD.pack(epoch, 0, 0, 0, 0, batch_size, acquire_mode, True)
+        return start[:at] + head + start[at + len(head) :]
 
     @property
     def is_transactional(self) -> bool:

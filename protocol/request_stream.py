@@ -13,7 +13,7 @@ from weir.protocol.errors import MalformedFrame, ProtocolError, TooMany
 from weir.protocol.fetch_request import FetchRequest, fetch_request_steps, replica_id_at_end, replica_id_steps
 from weir.protocol.fetch_versions import DECODED_VERSIONS, FETCH_VERSIONS
 from weir.protocol.frame_stream import FrameStream
-from weir.protocol.header import FETCH, SASL_HANDSHAKE, SIZE, RequestHeader
+from weir.protocol.header import FETCH, PRODUCE, SASL_HANDSHAKE, SIZE, RequestHeader
 from weir.protocol.request_head import Head, RequestHead, read_request_head
 from weir.protocol.request_sender import MOST_FETCH_START, MOST_START, RequestSender
 from weir.protocol.response_scanner import Buffer
@@ -337,7 +337,7 @@ class RequestStream(FrameStream):
         if api_key == FETCH and reason is None and not is_known:
             reason = "fetch_version"
         if self.may_hold is not None and self.may_hold(head, frame):
-            start = bytes(frame[: min(MOST_FETCH_START if api_key == FETCH else MOST_START, head.frame_size)])
+            start = bytes(frame[: min(MOST_START if api_key == PRODUCE else MOST_FETCH_START, head.frame_size)])
             sender = RequestSender(head.api_key, head.api_version, start)
             yield RequestBegins(head, sender, may_be_replicas=reason is not None)
         if reason is not None:

@@ -65,10 +65,14 @@ class FetchAnswer:
 class ProduceCount:
     """Counts the records of one Produce request as it passes."""
 
-    def __init__(self, stage: LimitStage, client: Client, counts: RecordCounts, version: int) -> None:
+    def __init__(
+        self, stage: LimitStage, client: Client, counts: RecordCounts, version: int, counted: Callable[[], None]
+    ) -> None:
+        """`counted` is called when the request has passed whole."""
         self._stage = stage
         self._client = client
         self._counts = counts
+        self._counted = counted
         self._row = PRODUCE_VERSIONS[version]
 
     @property
@@ -82,6 +86,7 @@ class ProduceCount:
         taken = counts.receive(view)
         if counts.done:
             _count(self._stage, self._client, counts, by_id=self._row.names_topics_by_id)
+            self._counted()
         return taken
 
 
@@ -148,7 +153,8 @@ class ProduceAnswer:
         if not nearest_produce_version(self._version).clients_wait:
             return answer
         pause, is_shared = self._client.pause(), self._client.is_shared
-        seconds = told_seconds(pause, self._most_told, self._held, is_shared=is_shared)
+        expected = self._client.expected_wait()
+        seconds = told_seconds(pause, expected, self._most_told, self._held, is_shared=is_shared)
         changed = with_throttle_time(answer, self._version, int(seconds * 1000))
         if changed != answer:
             now = self._stage.clock()
@@ -156,8 +162,11 @@ class ProduceAnswer:
         return changed
 
 
-def told_seconds(pause: float, most: float, held: float, *, is_shared: bool = False) -> float:
-    """Return how many seconds of a pause a client is told to wait itself: what a request can't be `held` for, if any.
+def told_seconds(pause: float, expected: float, most: float, held: float, *, is_shared: bool = False) -> float:
+    """Return how many seconds a client is told to wait itself: what its next request can't be `held` for, if any.
+
+    That request is `expected` to wait for the `pause`, and for those of the client's other connections that are in line
+    before it.
 
     What is told cannot be taken back when limits change, keeps a client's other requests waiting too, and Java logs it
     as a warning each time. So no more is told than has to be, and not more than `most`.
@@ -166,7 +175,7 @@ def told_seconds(pause: float, most: float, held: float, *, is_shared: bool = Fa
     client is then told of a part of any pause.
     """
     least = _TOLD_PART * min(pause, _MOST_TOLD_ANYWAY) if is_shared and pause >= _LEAST_TOLD_SECONDS else 0.0
-    return min(max(least, pause - _MOST_HELD_PART * held), most)
+    return min(max(least, expected - _MOST_HELD_PART * held), most)
 
 
 def _count(stage: LimitStage, client: Client, counts: RecordCounts, *, by_id: bool) -> int:

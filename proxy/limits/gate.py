@@ -1,7 +1,8 @@
 """Holds the next Fetch, ShareFetch or Produce of a limited client until its pause is over.
 
 A request is never held for so long that its client gives it up: `weir.limits.holds` says how long. A Fetch whose pause
-is longer is then answered without records, so its client asks again, and keeps its place. Others go to the broker.
+is longer is then answered without records, so its client asks again, and keeps its place. A ShareFetch goes to the
+broker with its acknowledgements, and asks for no records. Others go to the broker as they are.
 
 A Fetch without a session has its answer after `max_wait_ms`, as from a broker without records: of that, it waits at the
 broker for what the hold has left.
@@ -21,7 +22,7 @@ from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, m
 from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.framing import Pending, RequestBegins
 from weir.protocol.header import FETCH, PRODUCE, SHARE_FETCH, SIZE
-from weir.protocol.record_counts import counts_of_answer, counts_of_request
+from weir.protocol.record_counts import RecordCounts, counts_of_answer, counts_of_request
 from weir.protocol.request_head import Head, RequestHead
 from weir.protocol.request_sender import CLIENT_ID_AT
 from weir.protocol.steps import Steps
@@ -59,7 +60,8 @@ class LinkGate:
         self._passing = b""  # the client id of the last request as on the wire, where no rule covers it
         self._brought: bool | None = None  # whether the last Fetch brought records; None where there was none
         self._produces = 0  # requests that wait for an answer
-        self._answered: deque[float] = deque(maxlen=_MOST_IN_FLIGHT)  # when the last of them were answered
+        self._answered: deque[float] = deque(maxlen=_MOST_IN_FLIGHT)
+        """When the last of them were answered; those before none waited count as answered when the next one came."""
 
     @property
     def is_idle(self) -> bool:
@@ -111,7 +113,9 @@ class LinkGate:
         was answered.
         """
         kind, sent_at = _kind(request), now
-        if kind in ("produce", "transaction") and self._produces and len(self._answered) == _MOST_IN_FLIGHT:
+        if kind in ("produce", "transaction"):
+            if not self._produces:
+                self._answered.extend([now] * _MOST_IN_FLIGHT)
             sent_at = self._answered[0]
         rounded = ROUNDED_SECONDS if kind == "fetch" else 0.0
         return min(sent_at + HOLDS[kind].seconds(request.sender.wait_seconds) + rounded, self._link.session_end)
@@ -142,6 +146,11 @@ class LinkGate:
             client.sent_away(self)
             self._stage.holds_cut["answered"] += 1
             return Answer(Pending(request.head.correlation_id, answer=answer))
+        if (data := request.sender.asking_for_no_records()) is not None and (counts := _counts(request)) is not None:
+            client.sent_away(self)
+            self._stage.holds_cut["answered"] += 1
+            observer = FetchAnswer(self._stage, client, counts, by_id=True, answered=lambda records: None)
+            return Forward(data, Pending(request.head.correlation_id, observer))
         self.gone()
         self._stage.holds_cut["passed"] += 1
         return self._passed(request, client)
@@ -149,7 +158,7 @@ class LinkGate:
     def _passed(self, request: RequestBegins, client: Client) -> Pass:
         head = request.head
         if head.api_key != PRODUCE:
-            counts = counts_of_answer(head.api_key, head.api_version)
+            counts = _counts(request)
             if counts is None:
                 return self._not_counted()
             by_id = head.api_key == SHARE_FETCH or FETCH_VERSIONS[head.api_version].names_topics_by_id
@@ -157,7 +166,8 @@ class LinkGate:
         counts = counts_of_request(PRODUCE, head.api_version)
         if counts is None:
             return self._not_counted()
-        watcher = ProduceCount(self._stage, client, counts, head.api_version)
+        counted = partial(client.answered, self)  # what it costs is known: the next one in line need not wait for more
+        watcher = ProduceCount(self._stage, client, counts, head.api_version, counted)
         if not head.expects_response:
             return Pass(watcher=watcher)
         self._produces += 1
@@ -197,6 +207,11 @@ class LinkGate:
             self._client.answered(self)
         else:
             self.gone()
+
+
+def _counts(request: RequestBegins) -> RecordCounts | None:
+    """Return what counts the records in the answer to a Fetch or ShareFetch; None where its version is not known."""
+    return counts_of_answer(request.head.api_key, request.head.api_version)
 
 
 def _kind(request: RequestBegins) -> Kind:

@@ -2,6 +2,7 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.*;
 import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.clients.producer.*;
 
@@ -23,14 +24,15 @@ public final class ForeignClient {
         ERRORS.add("\"" + error.toString().replace("\\", "\\\\").replace("\"", "'").replace("\n", " ") + "\"");
     }
 
-    public static void main(String[] arguments) {
+    public static void main(String[] arguments) throws InterruptedException {
         Map<String, String> job = new HashMap<>();
         for (String argument : arguments) {
             String[] parts = argument.split("=", 2);
             job.put(parts[0], parts[1]);
         }
         switch (job.get("role")) {
-            case "produce" -> produce(job);
+            case "produce" -> produceTogether(job);
+            case "transact" -> transact(job);
             case "consume" -> consume(job);
             case "share" -> share(job);
             default -> throw new IllegalArgumentException(job.get("role"));
@@ -51,6 +53,10 @@ public final class ForeignClient {
         return found;
     }
 
+    private static String value(Map<String, String> job, int number) {
+        return String.format("%08d", number) + "x".repeat(Integer.parseInt(job.get("size")) - 8);
+    }
+
     private static long left(Map<String, String> job) {
         long end = BEGIN + (long) (1000 * Double.parseDouble(job.get("seconds")));
         return Math.max(0, end - System.currentTimeMillis());
@@ -61,6 +67,7 @@ public final class ForeignClient {
         settings.put("group.id", job.get("client_id"));
         settings.put("auto.offset.reset", "earliest");
         settings.put("max.partition.fetch.bytes", job.get("fetch_bytes"));
+        settings.put("isolation.level", "read_committed");
         try (Consumer<String, String> consumer = new KafkaConsumer<>(settings)) {
             consumer.subscribe(List.of(job.get("topic")));
             while (SEEN.size() < Integer.parseInt(job.get("count")) && left(job) > 0) {
@@ -85,7 +92,15 @@ public final class ForeignClient {
         }
     }
 
-    private static void produce(Map<String, String> job) {
+    private static void produceTogether(Map<String, String> job) throws InterruptedException {
+        int producers = Integer.parseInt(job.get("producers"));
+        List<Thread> together = IntStream.range(0, producers)
+            .mapToObj(first -> new Thread(() -> produce(job, first, producers))).toList();
+        together.forEach(Thread::start);
+        for (Thread one : together) one.join();
+    }
+
+    private static void produce(Map<String, String> job, int first, int step) {
         Properties settings = properties(job, "Serializer", "serializer");
         int size = Integer.parseInt(job.get("size"));
         settings.put("acks", job.get("acks"));
@@ -93,12 +108,37 @@ public final class ForeignClient {
         settings.put("linger.ms", "20");
         if (!job.get("acks").equals("-1")) settings.put("enable.idempotence", "false");
         Producer<String, String> producer = new KafkaProducer<>(settings);
-        for (int number = 0; number < Integer.parseInt(job.get("count")); number++) {
-            String value = String.format("%08d", number) + "x".repeat(size - 8);
+        for (int number = first; number < Integer.parseInt(job.get("count")); number += step) {
+            String value = value(job, number);
             producer.send(new ProducerRecord<>(job.get("topic"), value), (metadata, error) -> {
                 if (error == null) add(value); else fail(error);
             });
         }
         producer.close(Duration.ofMillis(left(job)));
+    }
+
+    /** Writes `batch` records in each transaction, and aborts every second one. */
+    private static void transact(Map<String, String> job) {
+        Properties settings = properties(job, "Serializer", "serializer");
+        settings.put("transactional.id", job.get("client_id"));
+        int count = Integer.parseInt(job.get("count")), batch = Integer.parseInt(job.get("batch"));
+        try (Producer<String, String> producer = new KafkaProducer<>(settings)) {
+            producer.initTransactions();
+            for (int first = 0; first < count; first += batch) {
+                List<String> values = IntStream.range(first, Math.min(count, first + batch))
+                    .mapToObj(number -> value(job, number)).toList();
+                producer.beginTransaction();
+                values.forEach(value -> producer.send(new ProducerRecord<>(job.get("topic"), value)));
+                if (first / batch % 2 == 0) {
+                    producer.commitTransaction();
+                    values.forEach(ForeignClient::add);
+                } else {
+                    producer.flush();
+                    producer.abortTransaction();
+                }
+            }
+        } catch (Exception error) {
+            fail(error);
+        }
     }
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tests.clients.drivers import Drivers
 from weir.lab.cluster import Cluster
@@ -20,7 +20,15 @@ def cluster() -> Iterator[Cluster]:
     with KraftCluster(brokers=1, routes=Route.INGRESS) as running:
         # A first group waits for its coordinator: from here on all begin alike, without a limit and with one.
         first = Consumer({"bootstrap.servers": running.bootstrap_servers[0], "group.id": "first"})
-        first.committed([TopicPartition("none", 0)], timeout=60)
+
+        def has_coordinator() -> bool:
+            try:
+                first.committed([TopicPartition("none", 0)], timeout=10)
+            except KafkaException:
+                return False
+            return True
+
+        running.wait_for("a coordinator", has_coordinator, 60)
         first.close()
         yield running
 

@@ -31,6 +31,7 @@ LANGUAGES: Final[Mapping[str, str]] = {
     "kafka-python": "python",
     "aiokafka": "python",
     "java": "java",
+    "rskafka": "rust",
 }
 """The clients, and what their program is written in."""
 
@@ -57,6 +58,7 @@ class Outcome:
                 lumps[-1][1:] = [at, lumps[-1][2] + records]
             else:
                 lumps.append([at, at, records])
+        assert len(lumps) > 2, lumps
         return 100 * sum(records for *_, records in lumps[1:-1]) / max(1, lumps[-1][0] - lumps[1][0])
 
 
@@ -86,6 +88,8 @@ class Drivers:
                 return [str(self._go), json.dumps(job)], self._folder
             case "node":
                 return ["node", "main.mjs", json.dumps(job)], self._node
+            case "rust":
+                return [str(self._rust), json.dumps(job)], self._folder
             case "java":
                 arguments = [f"{name}={value}" for name, value in job.items()]
                 classes = [*jars.classpath(self._kafka), self._java]
@@ -107,6 +111,13 @@ class Drivers:
         shutil.copytree(_HERE / "node", home)
         _build(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], home)
         return home
+
+    @cached_property
+    def _rust(self) -> Path:
+        _needs("cargo")
+        target = _HERE.parents[1] / ".cache" / "clients-rust"  # kept, and cargo locks it: it takes minutes
+        _build(["cargo", "build", "--locked", "--target-dir", str(target)], _HERE / "rust")
+        return target / "debug" / "clients"
 
     @cached_property
     def _java(self) -> Path:

@@ -9,6 +9,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -56,12 +58,17 @@ class Outcome(logging.Handler):
 
 
 def _values(job: Job) -> list[bytes]:
-    return [f"{number:08d}".ljust(job["size"], "x").encode() for number in range(job["count"])]
+    """Return what one of the job's producers writes."""
+    numbers = range(job["first"], job["count"], job["producers"])
+    return [f"{number:08d}".ljust(job["size"], "x").encode() for number in numbers]
 
 
 def _librdkafka(job: Job, outcome: Outcome) -> None:
     settings = {"bootstrap.servers": job["bootstrap"], "client.id": job["client_id"], "error_cb": outcome.fail}
     settings |= {"logger": logging.getLogger("librdkafka")}
+    if job["role"] == "transact":
+        _transact(job, outcome, Producer(settings | {"transactional.id": job["client_id"]}))
+        return
     if job["role"] == "produce":
         more = {"batch.num.messages": job["batch"], "acks": job["acks"], "enable.idempotence": job["acks"] == -1}
         producer = Producer(settings | more | {"max.in.flight": 5, "linger.ms": 20})
@@ -86,6 +93,24 @@ def _librdkafka(job: Job, outcome: Outcome) -> None:
             if message.error() is None:
                 outcome.add(message.value() or b"")
     consumer.close()
+
+
+def _transact(job: Job, outcome: Outcome, producer: Producer) -> None:
+    """Write `batch` records in each transaction, and abort every second one."""
+    producer.init_transactions()
+    values = _values(job)
+    for number, first in enumerate(range(0, len(values), job["batch"])):
+        part = values[first : first + job["batch"]]
+        producer.begin_transaction()
+        for value in part:
+            producer.produce(job["topic"], value, on_delivery=lambda error, _: outcome.fail(error) if error else None)
+        producer.flush(outcome.left(job))
+        if number % 2:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+            for value in part:
+                outcome.add(value)
 
 
 def _kafka_python(job: Job, outcome: Outcome) -> None:
@@ -154,7 +179,7 @@ async def _by_aiokafka(job: Job, outcome: Outcome) -> None:
     await consumer.stop()
 
 
-CLIENTS: Final[dict[str, Callable[[Job, Outcome], None]]] = {
+CLIENTS: Final[dict[str, Callable[..., None]]] = {
     "librdkafka": _librdkafka,
     "kafka-python": _kafka_python,
     "aiokafka": _aiokafka,
@@ -165,7 +190,9 @@ def main() -> None:
     """Do the job that the first argument describes."""
     job, outcome = json.loads(sys.argv[1]), Outcome()
     logging.getLogger().addHandler(outcome)
-    CLIENTS[job["client"]](job, outcome)
+    jobs = [{**job, "first": first} for first in range(job["producers"])]
+    with ThreadPoolExecutor(len(jobs)) as together:
+        list(together.map(partial(CLIENTS[job["client"]], outcome=outcome), jobs))
     outcome.show()
 
 

@@ -2,101 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import re
 import time
-from collections import Counter
 from functools import partial
-from itertools import count as numbers
-from typing import Any, Final
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
+from tests.clients.checks import (
+    arrived,
+    check_rate,
+    complaints,
+    every_client,
+    filled,
+    limit,
+    new_topic,
+    rebalances,
+    run,
+    start_at_the_begin,
+    written,
+)
 from tests.clients.drivers import LANGUAGES, Drivers, Outcome
 from weir.lab.cluster import Cluster
-from weir.lab.connect import through_sidecar
 
 pytestmark = pytest.mark.clients
-
-SIZE: Final = 20  # bytes of a value
-LEAST, MOST = 0.97, 1.02  # x the limit
-BUSY: Final = 2  # processes a core that run or want to: then clients are late for reasons of their own
-_HARMLESS: Final = re.compile("blocking the event loop|No partition metadata")
-"""What kafka-python says now and then: where the machine is slow, and when its group is ready before its metadata."""
-_ids = numbers()
-
-every_client = pytest.mark.parametrize("client", LANGUAGES)
-
-
-def limit(cluster: Cluster, client_id: str | None, records: float = 0) -> None:
-    entries = [] if client_id is None else [{"client_id": client_id, "record.rate.limit": records}]
-    status, body = cluster.sidecars[1].http("PUT", "/v1/limits", {"client": entries})
-    assert status == 200, body
-
-
-def filled(cluster: Cluster, records: int, batch: int) -> str:
-    """Make a topic of one partition with that many records, the numbers from 0 on."""
-    topic = f"read-{next(_ids)}"
-    cluster.create_topic(topic, {0: [1]})
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers[0], "linger.ms": 1000, "batch.size": 10**6})
-    for number in range(records):
-        producer.produce(topic, f"{number:08d}".ljust(SIZE, "x"), partition=0)
-        if number % batch == batch - 1:
-            producer.flush()
-    producer.flush()
-    return topic
-
-
-def written(cluster: Cluster, topic: str) -> Counter[bytes]:
-    """Return how often each record is in a topic's log, read past the sidecar."""
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers[0], "group.id": "check"})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)
-    found: Counter[bytes] = Counter()
-    while found.total() < end:
-        for message in consumer.consume(5000, timeout=5):
-            found[(message.value() or b"")[:8]] += 1
-    consumer.close()
-    return found
-
-
-def arrived(cluster: Cluster, topic: str, count: int) -> bool:
-    """Return whether a topic has so many records."""
-    return written(cluster, topic).total() >= count
-
-
-def run(cluster: Cluster, drivers: Drivers, client: str, role: str, topic: str, count: int, **job: Any) -> Outcome:
-    found: dict[str, Any] = {"role": role, "topic": topic, "count": count, "size": SIZE, "batch": 25, "acks": -1}
-    found |= {"bootstrap": through_sidecar(cluster, 1), "client_id": topic, "fetch_bytes": 1500, "seconds": 60}
-    outcome = drivers.run(client, found | job)
-    print(f"{client}: {outcome}")
-    return outcome
-
-
-def complaints(outcome: Outcome, free: Outcome | None = None) -> list[str]:
-    """Return what a client complains of under a limit, without what it says of Kafka alone."""
-    known = {_kind(error) for error in free.errors} if free else set()
-    known |= {_kind(error) for error in outcome.errors if _HARMLESS.search(error)}
-    return [error for error in outcome.errors if _kind(error) not in known]
-
-
-def _kind(error: str) -> str:
-    return re.sub(r"\d+", "0", error)
-
-
-def check_rate(outcome: Outcome, limit: float, batch: int) -> None:
-    """Check that a client kept to its limit, and that it reached it, if the machine has time for it."""
-    rate = outcome.rate(together=batch / limit / 2) / limit
-    assert rate <= MOST
-    assert rate >= LEAST or os.getloadavg()[0] > BUSY * (os.cpu_count() or 1)
-
-
-def rebalances(cluster: Cluster, group: str) -> int:
-    """Return how many generations a group had with a member in it, by the coordinator's log."""
-    text = cluster.brokers[1].log.read_text(errors="replace")
-    return len(set(re.findall(rf"Stabilized group {re.escape(group)} generation (\d+)", text)))
 
 
 def consumed(cluster: Cluster, drivers: Drivers, client: str, role: str = "consume", **more: Any) -> None:
@@ -128,11 +56,10 @@ def test_consumer_of_answers_worth_seconds_of_the_limit(cluster: Cluster, driver
 
 
 def produced(cluster: Cluster, drivers: Drivers, client: str, per_second: int, count: int, **job: Any) -> Outcome:
-    """Write without a limit, then with it; each record has to be in the log once."""
+    """Write without a limit, then with it; each record has to be in the log once. Returns what is in the log."""
     outcomes = []
     for some in (None, per_second):
-        topic = f"written-{next(_ids)}"
-        cluster.create_topic(topic, {0: [1]})
+        topic = new_topic(cluster)
         limit(cluster, topic if some else None, per_second)
         outcomes.append(run(cluster, drivers, client, "produce", topic, count, **job))
         if job.get("acks") == 0:
@@ -140,9 +67,9 @@ def produced(cluster: Cluster, drivers: Drivers, client: str, per_second: int, c
     free, limited = outcomes
     found = written(cluster, topic)
     assert complaints(limited, free) == []
-    assert (len(found), found.total()) == (count, count)
+    assert (found.distinct, found.records) == (count, count)
     assert rebalances(cluster, topic) == 0
-    return limited
+    return found
 
 
 @every_client
@@ -157,7 +84,7 @@ def test_producer_of_batches_worth_seconds_of_the_limit(cluster: Cluster, driver
     check_rate(limited, 100, 300)
 
 
-@every_client
+@pytest.mark.parametrize("client", [one for one in LANGUAGES if one != "rskafka"])  # it waits for all
 def test_what_a_producer_sent_without_acks_arrives(cluster: Cluster, drivers: Drivers, client: str) -> None:
     begin = time.monotonic()
     produced(cluster, drivers, client, 250, 1250, acks=0)
@@ -169,24 +96,49 @@ def test_sixty_sends_at_once(cluster: Cluster, drivers: Drivers) -> None:
     produced(cluster, drivers, "kafkajs", 100, 3600, batch=60, in_flight=5, seconds=90)
 
 
+@pytest.mark.parametrize(("per_second", "batch", "at_once", "count"), [(200, 50, 100, 2000), (100, 800, 800, 3200)])
 @pytest.mark.parametrize("client", ["franz-go", "java"])
-def test_share_group(cluster: Cluster, drivers: Drivers, client: str) -> None:
-    """Its members fetch with ShareFetch (KIP-932)."""
+def test_share_group(
+    cluster: Cluster, drivers: Drivers, client: str, per_second: int, batch: int, at_once: int, count: int
+) -> None:
+    """Its members fetch with ShareFetch (KIP-932). Answers worth 8 s: what they acknowledge goes on after 5 s."""
     limited = []
-    for per_second in (None, 200):
-        topic = filled(cluster, 2000, 50)
+    for some in (None, per_second):
+        topic = filled(cluster, count, batch)
         start_at_the_begin(cluster, topic)
-        limit(cluster, topic if per_second else None, per_second or 0)
-        limited.append(run(cluster, drivers, client, "share", topic, 2000, batch=100))
+        limit(cluster, topic if some else None, per_second)
+        limited.append(run(cluster, drivers, client, "share", topic, count, batch=at_once))
     free, held = limited
     assert complaints(held, free) == []
-    assert (held.records, held.distinct) == (2000, 2000)
-    check_rate(held, 200, 100)
+    assert (held.records, held.distinct) == (count, count)
+    check_rate(held, per_second, at_once)
 
 
-def start_at_the_begin(cluster: Cluster, group: str) -> None:
-    """Have a share group read what is there: its default is what comes."""
-    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
-    resource = ConfigResource(ConfigResourceType.GROUP, group, {"share.auto.offset.reset": "earliest"})
-    admin.alter_configs([resource], incremental=True)
-    admin.close()
+@pytest.mark.parametrize("client", ["franz-go", "sarama", "librdkafka", "java"])
+def test_transactions(cluster: Cluster, drivers: Drivers, client: str) -> None:
+    """Every second one is aborted: half of the limit is committed, and comes, once."""
+    topic, per_second, count = new_topic(cluster), 400, 2400
+    limit(cluster, topic, per_second)
+    sent = run(cluster, drivers, client, "transact", topic, count, batch=100)
+    assert complaints(sent) == []
+    found = written(cluster, topic)
+    assert (found.distinct, found.records) == (count / 2, count / 2)
+    check_rate(found, per_second / 2, 100)
+    held = run(cluster, drivers, client, "consume", topic, count // 2, fetch_bytes=3500)
+    assert complaints(held) == []
+    assert (held.records, held.distinct) == (count / 2, count / 2)
+    check_rate(held, per_second / 2, 100)
+
+
+@every_client
+def test_many_connections_of_one_id(cluster: Cluster, drivers: Drivers, client: str) -> None:
+    """24 producers stand in one line, each with requests that wait behind one another."""
+    limited = produced(cluster, drivers, client, 600, 24 * 25 * 10, producers=24, in_flight=5)
+    check_rate(limited, 600, 25)
+
+
+@pytest.mark.parametrize("client", ["kafka-go", "sarama"])
+def test_a_line_that_takes_seconds(cluster: Cluster, drivers: Drivers, client: str) -> None:
+    """6 s for 24 producers, each of which waits for one answer."""
+    limited = produced(cluster, drivers, client, 100, 24 * 25 * 5, producers=24)
+    check_rate(limited, 100, 25)

@@ -131,6 +131,23 @@ def test_requests_of_one_group_go_one_after_the_other_in_their_order() -> None:
     assert lines[0].woken == 0
 
 
+def test_who_comes_next_is_expected_to_wait_for_all_that_are_in_line() -> None:
+    """Each is taken to cost what the latest ones did."""
+    found, clock, _ = clients(rule(records=100))
+    mine = client(found)
+    for _ in range(50):
+        mine.count(batches(100))
+        clock.move(1)
+    lines = [Line(str(number)) for number in range(3)]
+    mine.count(batches(100))
+    for line in lines:
+        mine.asks(line)
+    lines[2].is_idle = True  # it is not expected to bring anything
+    assert mine.expected_wait() == pytest.approx(1 + 2, rel=0.05)
+    mine.groups[0].share = 0.5
+    assert mine.expected_wait() == pytest.approx(2 * (1 + 2), rel=0.05)
+
+
 def test_an_answer_without_records_gives_the_turn_on_at_once() -> None:
     found, clock, _ = clients(rule(SINK.format("*"), 100, per="connector"))
     tasks = [client(found, SINK.format(number)) for number in range(2)]

@@ -89,3 +89,15 @@ def test_a_produce_tells_its_timeout(version: int, transactional: str | None) ->
 
 def test_a_timeout_before_transactions_is_read_too() -> None:
     assert sender(request(0, 2, 1, struct.pack(">hi", 1, 7000))).wait_seconds == 7.0
+
+
+@given(at=st.integers(4, 60), byte=st.integers(0, 255))
+def test_a_share_fetch_that_is_not_known_whole_stays_as_it_is(at: int, byte: int) -> None:
+    """And any bytes are read."""
+    body = b"\x00\x02g\x02m" + struct.pack(">iiiiiib?", 3, 500, 1, 2**20, 500, 500, 0, False) + b"\x01\x01\x00"
+    frame = bytearray(request(78, 2, 1, body))
+    assert RequestSender(78, 2, bytes(frame[: len(frame) - 1])).asking_for_no_records() is None
+    frame[at % len(frame)] = byte
+    found = RequestSender(78, 2, bytes(frame)).asking_for_no_records()
+    assert found is None or len(found) == len(frame)
+    assert RequestSender(78, 1, bytes(frame)).asking_for_no_records() is None

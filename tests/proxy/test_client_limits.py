@@ -10,14 +10,11 @@ import pytest
 
 from tests.fakes.relaying import DEADLINE_SECONDS, round_trip
 from tests.limits.limiters import Scripted, rule
-from tests.protocol.test_batch_counter import NONE, built
-from tests.protocol.test_record_counts import share_fetched
 from tests.protocol.wire import fetch_response, frame, request, response
 from tests.protocol.wire import produce as raw_produce
 from tests.proxy.limited import (
     SINK,
     SOURCE,
-    TOPIC_ID,
     Limited,
     fetch,
     fetched,
@@ -28,11 +25,8 @@ from tests.proxy.limited import (
     read_produced,
 )
 from weir.limits.rules import NamedLimiter, Rule
-from weir.protocol.header import SHARE_FETCH
 
 ON_BOTH_LOOPS = True
-
-SHARE_ACKNOWLEDGE = 79
 
 FETCH_VERSIONS = (4, 7, 11, 12, 13, 15, 18)
 PRODUCE_VERSIONS = (3, 5, 6, 8, 9, 12, 13)
@@ -85,7 +79,7 @@ async def test_old_clients_are_limited_by_holds_alone() -> None:
         await broker.receive_frame()
 
 
-@pytest.mark.parametrize(("records", "told"), [(50, 0), (900, 0), (1000, 1000)])
+@pytest.mark.parametrize(("records", "told"), [(50, 0), (1800, 0), (1900, 1000)])
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 async def test_a_producer_is_told_of_what_cannot_be_held_alone(version: int, records: int, told: int) -> None:
     """Java logs a warning whenever it is told, and nothing where its request is held."""
@@ -138,7 +132,7 @@ async def test_a_produce_is_never_held_for_longer_than_its_client_waits() -> Non
         got = await found.passes_with(client, broker, produce(1, 60), produced(1))
         assert read_produced(got, 9).throttle_time_ms == 15_000
         await found.is_held(client, broker, produce(2, 10))
-        await found.move(9.9)
+        await found.move(19.9)
         await asyncio.sleep(0.01)
         assert broker.has_nothing()
         await found.move(0.2)
@@ -239,13 +233,13 @@ async def test_a_fetch_too_long_to_be_listed_is_held_as_one_in_a_session() -> No
         assert read_fetched(await client.receive_frame(), 12).responses == []
 
 
-@pytest.mark.parametrize(("timeout_ms", "held"), [(10_000, 5.0), (1500, 0.75), (60_000, 10.0)])
-async def test_a_produce_is_held_for_half_of_its_own_timeout(timeout_ms: int, held: float) -> None:
+@pytest.mark.parametrize(("timeout_ms", "held"), [(10_000, 7.5), (1500, 1.125), (60_000, 20.0)])
+async def test_a_produce_is_held_for_a_part_of_its_own_timeout(timeout_ms: int, held: float) -> None:
     async with limited(rule(SOURCE, 1)) as found:
         client, broker = await found.relay.connect()
-        first = produce(1, 14, timeout_ms=timeout_ms)
+        first = produce(1, 25, timeout_ms=timeout_ms)
         told = read_produced(await found.passes_with(client, broker, first, produced(1)), 9).throttle_time_ms
-        assert told == pytest.approx(1000 * (14 - 0.9 * held))  # so much that the rest can be held
+        assert told == pytest.approx(1000 * min(15, 25 - 0.9 * held))  # so much that the rest can be held
         asked = produce(2, 10, timeout_ms=timeout_ms)
         await found.is_held(client, broker, asked)
         await found.move(held - 0.05)
@@ -258,12 +252,12 @@ async def test_a_produce_is_held_for_half_of_its_own_timeout(timeout_ms: int, he
 async def test_what_can_be_held_and_told_together_is_kept_to() -> None:
     async with limited(rule(SOURCE, 1)) as found:
         client, broker = await found.relay.connect()
-        got = await found.passes_with(client, broker, produce(1, 20), produced(1))
+        got = await found.passes_with(client, broker, produce(1, 29), produced(1))
         told = read_produced(got, 9).throttle_time_ms / 1000
         assert told == pytest.approx(11)
         await found.move(told)
         await found.is_held(client, broker, produce(2, 10))
-        await found.move(9.01)
+        await found.move(18.01)
         await broker.expect(produce(2, 10))
         assert not found.stage.holds_cut
 
@@ -285,19 +279,65 @@ async def test_requests_that_a_producer_sent_one_behind_the_other_are_held_for_l
         for number in range(5):
             await found.passes_with(client, broker, produce(number, 1), produced(number))
             await found.move(2)
-        await client.send(b"".join(produce(number, 6) for number in range(10, 20)))
+        await client.send(b"".join(produce(number, 12) for number in range(10, 20)))
         seconds = []
         for number in range(10, 20):
             begin = found.clock()
             while broker.has_nothing():
                 await found.move(0.5)
                 await asyncio.sleep(0.002)
-            await broker.expect(produce(number, 6))
+            await broker.expect(produce(number, 12))
             seconds.append(found.clock() - begin)
             if number >= 13:
                 await broker.send(produced(number - 3))
                 await client.receive_frame()
-        assert max(sum(seconds[at : at + 5]) for at in range(6)) <= 10 + 5 * 0.5
+        assert max(sum(seconds[at : at + 5]) for at in range(6)) <= 20 + 5 * 0.5
+
+
+async def test_the_first_requests_of_a_connection_run_out_of_time_together() -> None:
+    """Each of them was sent when the first was, as far as is known."""
+    async with limited(rule(SOURCE, 1)) as found:
+        client, broker = await found.relay.connect()
+        await client.send(b"".join(produce(number, 30) for number in range(3)))
+        begin = found.clock()
+        for number in range(3):
+            while broker.has_nothing():
+                await found.move(0.5)
+                await asyncio.sleep(0.002)
+            await broker.expect(produce(number, 30))
+        assert found.clock() - begin <= 20 + 3 * 0.5
+
+
+async def test_a_producer_is_told_of_what_waits_before_its_next_request() -> None:
+    """Its connections stand in one line: 8 s for each of three others, of which a request can be held for 18."""
+    async with limited(rule(SOURCE, 1)) as found:
+        connections = [await found.relay.connect() for _ in range(4)]
+        first, others = connections[0], connections[1:]
+        for number in range(30):  # so it is known what one takes
+            await found.passes_with(*first, produce(number, 8), produced(number))
+            await found.move(8.01)
+        await first[0].send(produce(40, 8))
+        await first[1].expect(produce(40, 8))
+        for client, _ in others:
+            await client.send(produce(1, 8))
+        links = found.relay.listener.links
+        await found.relay.until(lambda: sum(link.requests.hold is not None for link in links) == len(others))
+        await first[1].send(produced(40))
+        told = read_produced(await first[0].receive_frame(), 9).throttle_time_ms
+        assert told == pytest.approx(1000 * (8 + 3 * 8 - 18), rel=0.05)
+
+
+async def test_the_next_in_line_need_not_wait_for_the_answer_to_a_produce() -> None:
+    async with limited(rule(SOURCE, 1000)) as found:
+        connections = [await found.relay.connect() for _ in range(3)]
+        await found.passes_with(*connections[0], produce(1, 10), produced(1))
+        for client, broker in connections[1:]:
+            await client.send(produce(2, 10))
+            await asyncio.sleep(0.01)
+            assert broker.has_nothing()
+        for _, broker in connections[1:]:
+            await found.move(0.0101)
+            await broker.expect(produce(2, 10))
 
 
 async def test_a_request_that_waits_goes_on_waiting_when_the_one_before_it_is_answered() -> None:
@@ -524,44 +564,3 @@ async def test_a_produce_without_acks_is_counted_and_has_no_answer() -> None:
         await found.move(0.51)
         await broker.expect(produce(2, 50, acks=0))
         await round_trip(client, broker, 3)
-
-
-@pytest.mark.parametrize("version", [1, 2])
-async def test_a_share_group_s_fetches_are_limited_too(version: int) -> None:
-    """KIP-932. Its acknowledgements are in later fetches, so none is held for as long as records are locked."""
-
-    def asked(number: int) -> bytes:
-        return request(SHARE_FETCH, version, number, b"\x00" * 40, client_id=SINK.encode())
-
-    async with limited(rule(SINK, 100)) as found:
-        client, broker = await found.relay.connect()
-        answer = share_fetched(1, [(0, 49)], built(2, NONE, [50] * 80), TOPIC_ID)
-        assert await found.passes_with(client, broker, asked(1), answer) == answer
-        assert client_of(found, SINK).rates.records == 50
-        await found.is_held(client, broker, asked(2))
-        await client.send(acknowledged := request(SHARE_ACKNOWLEDGE, 1, 3, b"\x00" * 40, client_id=SINK.encode()))
-        await found.move(0.51)
-        await broker.expect(asked(2) + acknowledged)
-
-
-async def test_a_share_group_s_fetch_is_held_for_a_short_time_only() -> None:
-    asked = request(SHARE_FETCH, 1, 2, b"\x00" * 40, client_id=SINK.encode())
-    async with limited(rule(SINK, 100)) as found:
-        client, broker = await found.relay.connect()
-        await found.passes_with(client, broker, fetch(1), fetched(1, 5000))
-        await found.is_held(client, broker, asked)
-        await found.move(4.9)
-        await asyncio.sleep(0)
-        assert found.has_held()
-        await found.move(0.2)
-        await broker.expect(asked)
-        assert found.stage.holds_cut["passed"] == 1
-
-
-async def test_a_share_fetch_of_another_version_passes_and_is_counted() -> None:
-    async with limited(rule(SINK, 100)) as found:
-        client, broker = await found.relay.connect()
-        asked = request(SHARE_FETCH, 3, 2, b"\x00" * 40, client_id=SINK.encode())
-        await client.send(asked)
-        await broker.expect(asked)
-        assert found.stage.not_counted["version"] == 1

@@ -43,7 +43,7 @@ func franzRead(job *Job, outcome *Outcome, client *kgo.Client) {
 
 func franzConsume(job *Job, outcome *Outcome) {
 	franzRead(job, outcome, franz(job, outcome, kgo.ConsumerGroup(job.ClientID), kgo.ConsumeTopics(job.Topic),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxBytes(int32(job.FetchBytes)),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxBytes(int32(job.FetchBytes)),
 		kgo.FetchMaxPartitionBytes(int32(job.FetchBytes))))
 }
 
@@ -62,7 +62,7 @@ func franzProduce(job *Job, outcome *Outcome) {
 	client := franz(job, outcome, options...)
 	ctx, stop := context.WithTimeout(context.Background(), job.left(outcome))
 	defer stop()
-	for number := range job.Count {
+	for _, number := range job.numbers() {
 		client.Produce(ctx, &kgo.Record{Topic: job.Topic, Value: job.value(number)}, func(r *kgo.Record, err error) {
 			if err != nil {
 				outcome.fail(err.Error())
@@ -72,5 +72,25 @@ func franzProduce(job *Job, outcome *Outcome) {
 		})
 	}
 	client.Flush(ctx)
+	client.Close()
+}
+
+func franzTransact(job *Job, outcome *Outcome) {
+	client := franz(job, outcome, kgo.TransactionalID(job.ClientID), kgo.DefaultProduceTopic(job.Topic))
+	ctx, stop := context.WithTimeout(context.Background(), job.left(outcome))
+	defer stop()
+	job.transactions(func(values [][]byte, commit bool) {
+		if err := client.BeginTransaction(); err != nil {
+			panic(err)
+		}
+		records := []*kgo.Record{}
+		for _, value := range values {
+			records = append(records, &kgo.Record{Value: value})
+		}
+		if err := client.ProduceSync(ctx, records...).FirstErr(); err != nil {
+			outcome.fail(err.Error())
+		}
+		outcome.committed(values, commit, client.EndTransaction(ctx, kgo.TransactionEndTry(commit)))
+	})
 	client.Close()
 }

@@ -44,9 +44,9 @@ func kafkaGoProduce(job *Job, outcome *Outcome) {
 			}
 		},
 		ErrorLogger: kafka.LoggerFunc(func(text string, args ...any) { outcome.fail(fmt.Sprintf(text, args...)) })}
-	messages := make([]kafka.Message, job.Count)
-	for number := range messages {
-		messages[number].Value = job.value(number)
+	messages := []kafka.Message{}
+	for _, number := range job.numbers() {
+		messages = append(messages, kafka.Message{Value: job.value(number)})
 	}
 	if err := writer.WriteMessages(context.Background(), messages...); err != nil {
 		outcome.fail(err.Error())

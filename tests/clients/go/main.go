@@ -22,7 +22,9 @@ type Job struct {
 	Batch      int     `json:"batch"`       // records of a batch that is written
 	FetchBytes int     `json:"fetch_bytes"` // of a partition in an answer
 	Acks       int     `json:"acks"`
-	Seconds    float64 `json:"seconds"` // until it gives up
+	Seconds    float64 `json:"seconds"`   // until it gives up
+	Producers  int     `json:"producers"` // that write it together, each over a connection of its own
+	first      int     // the first record of one of them
 }
 
 // Outcome counts records by when they came or were acknowledged, and keeps what went wrong.
@@ -59,6 +61,37 @@ func (o *Outcome) fail(text string) {
 	o.Errors = append(o.Errors, text)
 }
 
+// numbers returns those of the records that one producer writes.
+func (j *Job) numbers() []int {
+	found := []int{}
+	for number := j.first; number < j.Count; number += j.Producers {
+		found = append(found, number)
+	}
+	return found
+}
+
+// transactions calls back with the values of each, and whether to commit it: all but every second one.
+func (j *Job) transactions(do func(values [][]byte, commit bool)) {
+	for first := 0; first < j.Count; first += j.Batch {
+		values := [][]byte{}
+		for number := first; number < min(j.Count, first+j.Batch); number++ {
+			values = append(values, j.value(number))
+		}
+		do(values, first/j.Batch%2 == 0)
+	}
+}
+
+// committed notes the records of a transaction that has ended, if it was to be committed.
+func (o *Outcome) committed(values [][]byte, commit bool, err error) {
+	if err != nil {
+		o.fail(err.Error())
+	} else if commit {
+		for _, value := range values {
+			o.add(string(value[:8]))
+		}
+	}
+}
+
 func (j *Job) value(number int) []byte {
 	text := fmt.Sprintf("%08d", number)
 	return []byte(text + strings.Repeat("x", j.Size-len(text)))
@@ -76,10 +109,16 @@ func main() {
 	outcome := &Outcome{begin: time.Now(), seen: map[string]bool{}, Arrivals: map[int]int{}, Errors: []string{}}
 	runs := map[string]func(*Job, *Outcome){
 		"franz-go consume": franzConsume, "franz-go produce": franzProduce, "franz-go share": franzShare,
+		"franz-go transact": franzTransact, "sarama transact": saramaTransact,
 		"sarama consume": saramaConsume, "sarama produce": saramaProduce,
 		"kafka-go consume": kafkaGoConsume, "kafka-go produce": kafkaGoProduce,
 	}
-	runs[job.Client+" "+job.Role](&job, outcome)
+	var running sync.WaitGroup
+	for job.first = range job.Producers {
+		one := job
+		running.Go(func() { runs[one.Client+" "+one.Role](&one, outcome) })
+	}
+	running.Wait()
 	outcome.mu.Lock()
 	line, _ := json.Marshal(outcome)
 	fmt.Println(string(line))

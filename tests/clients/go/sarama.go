@@ -46,6 +46,7 @@ func saramaConsume(job *Job, outcome *Outcome) {
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	config.Consumer.Fetch.Default = int32(job.FetchBytes)
 	config.Consumer.Return.Errors = true
+	config.Consumer.IsolationLevel = sarama.ReadCommitted
 	group, err := sarama.NewConsumerGroup([]string{job.Bootstrap}, job.ClientID, config)
 	if err != nil {
 		panic(err)
@@ -81,7 +82,7 @@ func saramaProduce(job *Job, outcome *Outcome) {
 		panic(err)
 	}
 	go func() {
-		for number := range job.Count {
+		for _, number := range job.numbers() {
 			producer.Input() <- &sarama.ProducerMessage{Topic: job.Topic, Value: sarama.ByteEncoder(job.value(number)),
 				Metadata: number}
 		}
@@ -108,4 +109,32 @@ func saramaProduce(job *Job, outcome *Outcome) {
 			return
 		}
 	}
+}
+
+func saramaTransact(job *Job, outcome *Outcome) {
+	config := saramaConfig(job)
+	config.Producer.RequiredAcks = sarama.WaitForAll
+	config.Producer.Return.Successes = true
+	config.Producer.Idempotent = true
+	config.Producer.Transaction.ID = job.ClientID
+	config.Net.MaxOpenRequests = 1
+	producer, err := sarama.NewSyncProducer([]string{job.Bootstrap}, config)
+	if err != nil {
+		panic(err)
+	}
+	job.transactions(func(values [][]byte, commit bool) {
+		if err := producer.BeginTxn(); err != nil {
+			panic(err)
+		}
+		messages := []*sarama.ProducerMessage{}
+		for _, value := range values {
+			messages = append(messages, &sarama.ProducerMessage{Topic: job.Topic, Value: sarama.ByteEncoder(value)})
+		}
+		if err := producer.SendMessages(messages); err != nil {
+			outcome.fail(err.Error())
+		}
+		end := map[bool]func() error{true: producer.CommitTxn, false: producer.AbortTxn}[commit]
+		outcome.committed(values, commit, end())
+	})
+	_ = producer.Close()
 }

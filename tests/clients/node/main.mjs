@@ -17,9 +17,11 @@ function add (value) {
 
 const fail = (error) => outcome.errors.push(String(error?.message ?? error))
 
-function batches () {
-  const values = Array.from({ length: job.count }, (_, number) => String(number).padStart(8, '0').padEnd(job.size, 'x'))
-  return Array.from({ length: Math.ceil(job.count / job.batch) }, (_, at) =>
+/** What one of the job's producers writes. */
+function batches (first) {
+  const values = Array.from({ length: Math.ceil((job.count - first) / job.producers) }, (_, at) =>
+    String(first + at * job.producers).padStart(8, '0').padEnd(job.size, 'x'))
+  return Array.from({ length: Math.ceil(values.length / job.batch) }, (_, at) =>
     values.slice(at * job.batch, (at + 1) * job.batch))
 }
 
@@ -28,12 +30,12 @@ async function untilDone () {
 }
 
 /** Send all batches at once, each in a request of its own. */
-async function sendAll (send) {
-  const sent = batches().map((values) => send(values).then(() => values.forEach(add), fail))
+async function sendAll (first, send) {
+  const sent = batches(first).map((values) => send(values).then(() => values.forEach(add), fail))
   await Promise.race([Promise.all(sent), sleep(left())])
 }
 
-async function kafkajs () {
+async function kafkajs (first) {
   const { Kafka, logLevel } = (await import('kafkajs')).default
   const kafka = new Kafka({
     clientId: job.client_id,
@@ -48,7 +50,7 @@ async function kafkajs () {
       ...(job.in_flight ? { maxInFlightRequests: job.in_flight } : {})
     })
     await producer.connect()
-    await sendAll((values) =>
+    await sendAll(first, (values) =>
       producer.send({ topic: job.topic, acks: job.acks, messages: values.map((value) => ({ value })) }))
     await producer.disconnect()
     return
@@ -61,12 +63,12 @@ async function kafkajs () {
   await consumer.disconnect()
 }
 
-async function platformatic () {
+async function platformatic (first) {
   const { Consumer, Producer, stringDeserializers, stringSerializers } = await import('@platformatic/kafka')
   const options = { clientId: job.client_id, bootstrapBrokers: [job.bootstrap] }
   if (job.role === 'produce') {
     const producer = new Producer({ ...options, serializers: stringSerializers, timeout: 20_000 })
-    await sendAll((values) => producer.send({
+    await sendAll(first, (values) => producer.send({
       acks: job.acks,
       messages: values.map((value) => ({ topic: job.topic, value }))
     }))
@@ -88,7 +90,8 @@ async function platformatic () {
 }
 
 try {
-  await { kafkajs, '@platformatic/kafka': platformatic }[job.client]()
+  const run = { kafkajs, '@platformatic/kafka': platformatic }[job.client]
+  await Promise.all(Array.from({ length: job.producers }, (_, first) => run(first)))
 } catch (error) {
   fail(error)
 }

@@ -12,6 +12,7 @@ import pytest
 from tests.fakes.pki import Issued
 from tests.fakes.servers import serving
 from tests.protocol.wire import request, response
+from tests.proxy.limited import SOURCE, produce
 from tests.proxy.tls.securing import BROKER, FOLLOWER, Keys
 from weir.proxy.config.address import Address
 from weir.proxy.config.load import parse_config
@@ -97,6 +98,39 @@ async def test_two_sidecars_speak_tls_around_a_plaintext_broker_and_take_new_key
                 assert 'weir_tls_handshakes_total{end="upstream",result="wrong_name",side="follower"} 1.0' in shown
                 assert 'weir_tls_plaintext_total{side="follower"} 0.0' in shown
                 assert [one.cpu_seconds() > 0 for one in follower.tls_workers.workers] == [True] * workers
+
+
+async def test_clients_of_one_application_pass_with_its_certificate_and_are_limited(tmp_path: Path) -> None:
+    """An ingress of its own: those whose certificates it allows are, for the broker, the principal that it names."""
+    keys = Keys(tmp_path)
+    task, application = keys.authority.issue("task-7.s3.test"), keys.authority.issue("s3.test")
+    seen: list[object] = []
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(dict(one[0] for one in writer.get_extra_info("peercert")["subject"])["commonName"])
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while size := int.from_bytes(await reader.readexactly(4), "big"):
+                writer.write(response(int.from_bytes((await reader.readexactly(size))[4:8], "big")))
+        writer.close()
+
+    async with serving(broker, load_server_keys(keys.files(keys.broker), "required").context) as (_, port):
+        text = f'broker_id = 1\n[[ingress]]\nlisten = "127.0.0.1:0"\nupstream = "127.0.0.1:{port}"\n'
+        text += f'[ingress.tls]\ncertificate = "{keys.broker.together}"\nca = "{keys.authority.ca}"\n'
+        text += 'client_auth = "required"\nallowed_names = ["*.s3.test"]\n[ingress.upstream_tls]\n'
+        text += f'certificate = "{application.together}"\nserver_name = "{BROKER}"\n'
+        text += f'[[limits.client]]\nclient_id = "{SOURCE}"\n"record.rate.limit" = 1000\n'
+        async with started(text) as sidecar:
+            there = address_of(sidecar)
+            context = load_client_keys(keys.files(task), checks_name=True).context
+            reader, writer = await asyncio.open_connection(there.host, there.port, ssl=context, server_hostname=BROKER)
+            begin = asyncio.get_running_loop().time()
+            for number in range(2):
+                writer.write(produce(number, 400))
+                async with asyncio.timeout(5):
+                    assert await reader.readexactly(len(response(number))) == response(number)
+            assert asyncio.get_running_loop().time() - begin >= 0.39  # what the first one brought
+            writer.close()
+    assert set(seen) == {"s3.test"}
 
 
 @pytest.mark.parametrize("route", ["ingress", "egress"])

@@ -1,0 +1,124 @@
+"""What the tests of foreign clients share: topics, jobs for a client, and what must hold of its outcome."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from itertools import count as numbers
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+
+from tests.clients.drivers import LANGUAGES, Drivers, Outcome
+from weir.lab.cluster import Cluster
+from weir.lab.connect import through_sidecar
+
+SIZE: Final = 20  # bytes of a value
+LEAST, MOST = 0.97, 1.02  # x the limit
+BUSY: Final = 2  # processes a core that run or want to: then clients are late for reasons of their own
+_HARMLESS: Final = re.compile(
+    "blocking the event loop|No partition metadata|CONCURRENT_TRANSACTIONS|OUT_OF_ORDER_SEQUENCE_NUMBER"
+)
+"""What kafka-python says now and then, where the machine is slow, and when its group is ready before its metadata; and
+Java where a transaction begins before the markers of the one before are written."""
+_ids = numbers()
+
+every_client = pytest.mark.parametrize("client", LANGUAGES)
+
+
+def new_topic(cluster: Cluster) -> str:
+    """Make a topic of one partition; its name is also the id of the client that uses it."""
+    topic = f"topic-{next(_ids)}"
+    cluster.create_topic(topic, {0: [1]}, {"message.timestamp.type": "LogAppendTime"})
+    return topic
+
+
+def limit(cluster: Cluster, client_id: str | None, records: float = 0) -> None:
+    entries = [] if client_id is None else [{"client_id": client_id, "record.rate.limit": records}]
+    status, body = cluster.sidecars[1].http("PUT", "/v1/limits", {"client": entries})
+    assert status == 200, body
+
+
+def filled(cluster: Cluster, records: int, batch: int) -> str:
+    """Make a topic of one partition with that many records, the numbers from 0 on."""
+    topic = new_topic(cluster)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers[0], "linger.ms": 1000, "batch.size": 10**6})
+    for number in range(records):
+        producer.produce(topic, f"{number:08d}".ljust(SIZE, "x"), partition=0)
+        if number % batch == batch - 1:
+            producer.flush()
+    producer.flush()
+    return topic
+
+
+def written(cluster: Cluster, topic: str) -> Outcome:
+    """Return the committed records of a topic's log, by when the broker appended them, read past the sidecar."""
+    settings = {"bootstrap.servers": cluster.bootstrap_servers[0], "group.id": "check", "enable.partition.eof": True}
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    seen: set[bytes] = set()
+    arrivals: Counter[int] = Counter()
+    is_read = False
+    while not is_read:
+        for message in consumer.consume(5000, timeout=1):
+            if (error := message.error()) is None:
+                seen.add((message.value() or b"")[:8])
+                arrivals[message.timestamp()[1] // 10] += 1
+            else:
+                is_read = error.code() == KafkaError._PARTITION_EOF
+    consumer.close()
+    return Outcome(arrivals.total(), len(seen), {str(at): records for at, records in arrivals.items()}, [])
+
+
+def arrived(cluster: Cluster, topic: str, count: int) -> bool:
+    """Return whether a topic has so many records."""
+    return written(cluster, topic).records >= count
+
+
+def run(cluster: Cluster, drivers: Drivers, client: str, role: str, topic: str, count: int, **job: Any) -> Outcome:
+    found: dict[str, Any] = {"role": role, "topic": topic, "count": count, "size": SIZE, "batch": 25, "acks": -1}
+    found |= {"bootstrap": through_sidecar(cluster, 1), "client_id": topic, "fetch_bytes": 1500, "seconds": 60}
+    found |= {"producers": 1}
+    outcome = drivers.run(client, found | job)
+    print(f"{client}: {outcome}")
+    return outcome
+
+
+def counted(cluster: Cluster, client_id: str) -> float:
+    """Return how many records of a client the sidecar has seen."""
+    return cluster.sidecars[1].metrics().value("weir_task_records_total", client_id=client_id)
+
+
+def complaints(outcome: Outcome, free: Outcome | None = None) -> list[str]:
+    """Return what a client complains of under a limit, without what it says of Kafka alone."""
+    known = {_kind(error) for error in free.errors} if free else set()
+    known |= {_kind(error) for error in outcome.errors if _HARMLESS.search(error)}
+    return [error for error in outcome.errors if _kind(error) not in known]
+
+
+def _kind(error: str) -> str:
+    return re.sub(r"\d+", "0", error)
+
+
+def check_rate(outcome: Outcome, limit: float, batch: int) -> None:
+    """Check that a client kept to its limit, and that it reached it, if the machine has time for it."""
+    rate = outcome.rate(together=batch / limit / 2) / limit
+    assert rate <= MOST
+    assert rate >= LEAST or os.getloadavg()[0] > BUSY * (os.cpu_count() or 1)
+
+
+def rebalances(cluster: Cluster, group: str) -> int:
+    """Return how many generations a group had with a member in it, by the coordinator's log."""
+    text = cluster.brokers[1].log.read_text(errors="replace")
+    return len(set(re.findall(rf"Stabilized group {re.escape(group)} generation (\d+)", text)))
+
+
+def start_at_the_begin(cluster: Cluster, group: str) -> None:
+    """Have a share group read what is there: its default is what comes."""
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+    resource = ConfigResource(ConfigResourceType.GROUP, group, {"share.auto.offset.reset": "earliest"})
+    admin.alter_configs([resource], incremental=True)
+    admin.close()

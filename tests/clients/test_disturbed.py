@@ -1,0 +1,129 @@
+"""Foreign clients while something changes: a limit in the middle of a pause, and the sidecar's process."""
+
+from __future__ import annotations
+
+import re
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
+from typing import Final
+
+import pytest
+
+from tests.clients.checks import (
+    check_rate,
+    complaints,
+    counted,
+    every_client,
+    filled,
+    limit,
+    new_topic,
+    rebalances,
+    run,
+    written,
+)
+from tests.clients.drivers import LANGUAGES, Drivers, Outcome
+from weir.lab.cluster import Cluster
+
+pytestmark = pytest.mark.clients
+
+BATCH: Final = 300
+LAST_SECONDS: Final = 8
+_OF_A_CONNECTION: Final = re.compile(
+    r"connect|closed|EOF|refused|reset|broken|transport|NetworkException|Disconnect|unreachable|no leader|LEADER"
+    r"|retr|dead|node|Connection|heartbeat|[Bb]roker|metadata",
+)
+"""What clients say where a broker's connections break, as they do when Kafka itself starts anew."""
+
+_GO_ON: Final = {
+    "consume": {"librdkafka", "kafka-python", "aiokafka", "java"},
+    "produce": {"franz-go", "librdkafka", "kafka-python", "aiokafka", "java"},
+}
+"""Those that go on with what they had. Others join their group anew, send again, or give records up."""
+
+both_roles = pytest.mark.parametrize("role", ["consume", "produce"])
+
+
+def begun(
+    together: ThreadPoolExecutor, cluster: Cluster, drivers: Drivers, client: str, role: str, topic: str, **job: int
+) -> Future[Outcome]:
+    """Start a client, and wait until its first records have passed."""
+    drivers.command(client, {})  # so that it is built
+    running = together.submit(run, cluster, drivers, client, role, topic, **job)
+    cluster.wait_for("first records", lambda: running.done() or counted(cluster, topic) > 0, 60, 0.02)
+    return running
+
+
+def moved(cluster: Cluster, role: str, topic: str, outcome: Outcome) -> Outcome:
+    """Return what was read, or what is in the log, with what the client complained of."""
+    return outcome if role == "consume" else replace(written(cluster, topic), errors=outcome.errors)
+
+
+@both_roles
+@every_client
+def test_a_limit_that_is_raised_and_lowered_in_a_pause(
+    cluster: Cluster, drivers: Drivers, client: str, role: str
+) -> None:
+    """The first pause would take 6 s and has 0.3 s left when the limit is raised; the last ones take 3 s."""
+    count = 9 * BATCH
+    topic = filled(cluster, count, BATCH) if role == "consume" else new_topic(cluster)
+    limit(cluster, topic, 50)
+    with ThreadPoolExecutor(1) as together:
+        job = {"count": count, "batch": BATCH, "fetch_bytes": 12_000, "in_flight": 5, "acks": -1}
+        running = begun(together, cluster, drivers, client, role, topic, **job)
+        time.sleep(2)
+        raised_at = time.monotonic()
+        limit(cluster, topic, 600)
+        cluster.wait_for("the next records", lambda: running.done() or counted(cluster, topic) > BATCH, 60, 0.02)
+        assert time.monotonic() - raised_at < 2
+        cluster.wait_for("more records", lambda: running.done() or counted(cluster, topic) > 2 * BATCH, 60, 0.02)
+        limit(cluster, topic, 100)
+        outcome = moved(cluster, role, topic, running.result())
+    assert complaints(outcome) == []
+    assert (outcome.records, outcome.distinct) == (count, count)
+    end = max(map(int, outcome.arrivals))
+    check_rate(since(outcome, end - 100 * LAST_SECONDS), 100, 100)
+
+
+@pytest.mark.parametrize(
+    ("client", "role"),
+    [
+        (client, role)
+        for client in LANGUAGES
+        for role in _GO_ON
+        if (client, role) != ("@platformatic/kafka", "consume")  # it gives up within seconds
+    ],
+)
+def test_a_sidecar_that_is_killed_and_started_anew(cluster: Cluster, drivers: Drivers, client: str, role: str) -> None:
+    """To a client that is a broker whose connections break: nothing that it was told of is lost, or comes twice."""
+    per_second, count, sidecar = 200, 3000, cluster.sidecars[1]
+    topic = filled(cluster, count, 25) if role == "consume" else new_topic(cluster)
+    plain = sidecar.config.read_text()
+    sidecar.config.write_text(
+        f'{plain}\n[[limits.client]]\nclient_id = "{topic}"\n"record.rate.limit" = {per_second}\n'
+    )
+    limit(cluster, topic, per_second)
+    try:
+        with ThreadPoolExecutor(1) as together:
+            running = begun(together, cluster, drivers, client, role, topic, count=count, in_flight=5, seconds=120)
+            cluster.wait_for("a third", lambda: running.done() or counted(cluster, topic) > count / 3, 60, 0.05)
+            cluster.kill_sidecar(1)
+            cluster.start_sidecar(1)
+            outcome = moved(cluster, role, topic, running.result())
+    finally:
+        sidecar.config.write_text(plain)
+    acknowledged = running.result().distinct if role == "produce" else count
+    assert outcome.distinct >= acknowledged
+    if client in _GO_ON[role]:
+        assert [error for error in complaints(outcome) if not _OF_A_CONNECTION.search(error)] == []
+        assert (outcome.records, outcome.distinct) == (count, count)
+        assert rebalances(cluster, topic) <= (role == "consume")
+    times = sorted(map(int, outcome.arrivals))
+    _, after_the_break = max(pairwise(times), key=lambda pair: pair[1] - pair[0])
+    check_rate(since(outcome, after_the_break), per_second, 25)
+
+
+def since(outcome: Outcome, begin: int) -> Outcome:
+    """Return what came from then on (hundredths of a second)."""
+    return replace(outcome, arrivals={at: some for at, some in outcome.arrivals.items() if int(at) >= begin})
