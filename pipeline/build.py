@@ -23,10 +23,9 @@ from pyspark.sql import functions as F
 from weir.pipeline.damaged import damaged_files, may_be_damage
 from weir.pipeline.day_report import DayReport, nothing_came
 from weir.pipeline.day_tables import QUARANTINE, day_tables
-from weir.pipeline.days import DAY, HOUR_SECONDS, Days, midnight, parse_hour
+from weir.pipeline.days import DAY, Days, midnight, parse_hour
 from weir.pipeline.errors import SPARK_ERRORS, BuildError, first_line
 from weir.pipeline.read import (
-    Lines,
     by_kind,
     client_properties,
     good_lines,
@@ -42,7 +41,7 @@ from weir.pipeline.storage import Output
 from weir.pipeline.tables import BROKER_RATES, LIMITS, PARTITION_RATES
 from weir.pipeline.whole import (
     PARTIAL_SAMPLE,
-    missing_samples,
+    processes,
     quarantine,
     samples,
     without_duplicates,
@@ -55,8 +54,6 @@ BY_WINDOW: Final = frozenset({PARTITION_RATES.name, BROKER_RATES.name, LIMITS.na
 
 ROWS_OF_A_PLACE: Final = 1_000_000
 """How many partition samples a task of a shuffle has, so that what it takes of memory does not grow with the day."""
-
-DAY_SECONDS: Final = 24 * HOUR_SECONDS
 
 _SETTINGS: Final = MappingProxyType(
     {
@@ -209,42 +206,36 @@ def _write(job: _Job, day: date, parsed: DataFrame, damaged: Collection[str]) ->
                 output.write(name, day, frame, apart="window" if name in BY_WINDOW else None)
         schemas = {name: frame.schema for name, frame in tables.items() if name != QUARANTINE}
         report.rows = output.rows(day, schemas)
-        output.publish(day, facts | {"clusters": _clusters(lines_by_kind)})
+        output.publish(day, facts)
     return report
 
 
 def _report(day: date, found: DataFrame, bad: DataFrame) -> tuple[DayReport, dict[str, Any]]:
     """Return what is known before any table is made, and what the pointer is to tell of it."""
-    whole = F.col("whole")
-    ((count, until, hours, brokers, twice, partitions),) = found.agg(
-        F.count(F.when(whole, 1)),
-        F.max(F.when(whole, F.col("ended_micros"))),
-        F.collect_set(F.when(whole, F.floor(F.col("ended") % DAY_SECONDS / HOUR_SECONDS))),
-        F.collect_set(F.when(whole, F.col("broker_id"))),
-        F.coalesce(F.bool_or("twice"), F.lit(False)),
-        F.coalesce(F.sum("partitions"), F.lit(0)),
-    ).collect()
-    ((missing,),) = missing_samples(found).collect()
+    of = processes(found).collect()
     reasons = bad.where(F.col("lines") > 0).groupBy("reason").agg(F.sum("lines").alias("n")).collect()
-    quarantined = {row["reason"]: row["n"] for row in reasons}
-    report = DayReport(day, count, missing, twice, partitions, quarantined=quarantined, brokers=sorted(brokers))
-    ended = None if until is None else f"{datetime.fromtimestamp(until / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    until = max((row["until_micros"] for row in of if row["samples"]), default=None)
+    report = DayReport(
+        day,
+        sum(row["samples"] for row in of),
+        sum(row["missing"] for row in of),
+        any(row["twice"] for row in of),
+        sum(row["partitions"] for row in of),
+        quarantined={row["reason"]: row["n"] for row in reasons},
+        brokers=sorted({row["broker_id"] for row in of if row["samples"]}),
+    )
     return report, {
-        "samples": count,
-        "missing": missing,
-        "until": ended,
+        "samples": report.samples,
+        "missing": report.missing,
+        "until": None if until is None else f"{datetime.fromtimestamp(until / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}",
         "brokers": report.brokers,
-        "hours": sorted(hours),
+        "hours": sorted({hour for row in of for hour in row["hours"]}),
+        "clusters": sorted({cluster for row in of for cluster in row["clusters"]}),
     }
 
 
 def _places(rows: int) -> int:
     return -(-rows // ROWS_OF_A_PLACE)
-
-
-def _clusters(lines: Lines) -> list[str]:
-    ((clusters,),) = lines.ends.agg(F.collect_set("cluster_id")).collect()
-    return sorted(clusters)
 
 
 def stop(spark: SparkSession) -> None:

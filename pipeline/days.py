@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from weir.pipeline.errors import BuildError
 
 HOUR_SECONDS: Final = 3600
+DAY_SECONDS: Final = 24 * HOUR_SECONDS
 DAY: Final = timedelta(days=1)
 
 

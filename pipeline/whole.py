@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from weir.pipeline.damaged import DAMAGED_FILE
+from weir.pipeline.days import DAY_SECONDS, HOUR_SECONDS
 from weir.pipeline.read import FIELDS, MAX_CHARACTERS, SAMPLE_KEY
 from weir.samples.schema import IntervalLine, LimitLine, Line, LinkLine, PartitionsLine, QuotaLine, kind_of
 
@@ -26,14 +27,15 @@ PARTIAL_SAMPLE: Final = "partial_sample"
 
 QUARANTINE_COLUMNS: Final = ("reason", "file", "line", "lines")
 
-_TIMES: Final = ("ended", "ended_micros", "end_seconds", "micros")
+_OF_SAMPLE: Final = ("ended", "ended_micros", "end_seconds", "micros", "cluster_id")
 _COUNTED: Final[tuple[type[Line], ...]] = (PartitionsLine, LinkLine, QuotaLine, LimitLine)
 
 
 def samples(lines: DataFrame) -> DataFrame:
     """Return a row for each sample: its key, whether it is `whole`, and whether lines are there `twice`.
 
-    `lines` and `partitions` are how many of these it has; the times are those of its lines.
+    `lines` and `partitions` are how many of these it has; the times are those of its lines, `cluster_id` that of its
+    end.
 
     A sample is whole when it has its end, and as many partitions, links, quotas and limits as the end says. A line that
     is there twice counts once.
@@ -47,31 +49,47 @@ def samples(lines: DataFrame) -> DataFrame:
     once = (
         lines.withColumn("size", size)
         .groupBy(*SAMPLE_KEY, "kind", F.xxhash64(*LINE_KEY).alias("line"))
-        .agg(F.count(F.lit(1)).alias("copies"), *(F.max(name).alias(name) for name in ("size", *told, *_TIMES)))
+        .agg(
+            F.count(F.lit(1)).alias("copies"),
+            *(F.max(name).alias(name) for name in ("size", *told, *_OF_SAMPLE)),
+        )
     )
     counted = once.groupBy(*SAMPLE_KEY).agg(
         F.sum("copies").alias("lines"),
         (F.max("copies") > 1).alias("twice"),
-        *(F.max(name).alias(name) for name in _TIMES),
+        *(F.max(name).alias(name) for name in _OF_SAMPLE),
         count(IntervalLine).alias("ends"),
         *(count(kind).alias(f"{name}_found") for name, kind in zip(told, _COUNTED, strict=True)),
         *(F.max(name).alias(name) for name in told),
     )
     is_whole = reduce(and_, (F.col(f"{name}_found") == F.col(name) for name in told)) & (F.col("ends") == 1)
     return counted.select(
-        *SAMPLE_KEY, *_TIMES, "lines", "partitions", F.coalesce(is_whole, F.lit(False)).alias("whole"), "twice"
+        *SAMPLE_KEY,
+        *_OF_SAMPLE,
+        "lines",
+        "partitions",
+        F.coalesce(is_whole, F.lit(False)).alias("whole"),
+        "twice",
     )
 
 
-def missing_samples(found: DataFrame) -> DataFrame:
-    """Return one row, `missing`: how many numbers are missing in the samples' sequences.
+def processes(found: DataFrame) -> DataFrame:
+    """Return a row for each start of a sidecar, with what its samples tell; `found` is the result of `samples`.
 
-    Partial samples count as present.
+    `samples` are those that are whole, which ended up to `until_micros`, in the hours of the day `hours`. `missing` is
+    how many numbers are missing in the sequence, in which partial samples count as present.
     """
-    by_start = found.groupBy("broker_id", "start_id").agg(
-        (F.max("sequence") - F.min("sequence") + 1 - F.count(F.lit(1))).alias("missing")
+    whole = F.col("whole")
+    hour = F.floor(F.col("ended") % DAY_SECONDS / HOUR_SECONDS)
+    return found.groupBy("broker_id", "start_id").agg(
+        F.count(F.when(whole, 1)).alias("samples"),
+        F.max(F.when(whole, F.col("ended_micros"))).alias("until_micros"),
+        F.collect_set(F.when(whole, hour)).alias("hours"),
+        (F.max("sequence") - F.min("sequence") + 1 - F.count(F.lit(1))).alias("missing"),
+        F.coalesce(F.bool_or("twice"), F.lit(False)).alias("twice"),
+        F.coalesce(F.sum("partitions"), F.lit(0)).alias("partitions"),
+        F.collect_set("cluster_id").alias("clusters"),
     )
-    return by_start.agg(F.coalesce(F.sum("missing"), F.lit(0)).alias("missing"))
 
 
 def without_partial(lines: DataFrame, found: DataFrame) -> DataFrame:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -23,7 +25,7 @@ from weir.pipeline.read import (
     is_by_day,
     read_lines,
 )
-from weir.pipeline.whole import missing_samples, quarantine, samples, without_duplicates, without_partial
+from weir.pipeline.whole import processes, quarantine, samples, without_duplicates, without_partial
 from weir.samples.schema import KINDS, SCHEMA_VERSION, Line, columns, kind_of
 
 
@@ -57,6 +59,12 @@ def test_folders_of_other_days_are_not_listed(monkeypatch: pytest.MonkeyPatch, i
         f"date={DAY + timedelta(days=1)}/hour=00",
     ]
     assert listed == around + ([] if is_there else ["date=*"])
+
+
+def test_docs_name_the_fields_of_which_no_table_is_made() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "samples.md").read_text(encoding="utf-8")
+    (told,) = re.findall(r"^No \[table\].*? is made of (.*?)\.\n\n", page, re.DOTALL | re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", told)) == {name.removeprefix("columns.") for name in UNUSED}
 
 
 NOT_KEPT = {*UNUSED, "schema", "min_reader", "end_utc"}
@@ -231,4 +239,5 @@ def test_gaps_in_the_sequence_are_missing_samples(frames: Frames) -> None:
     one, two = Sidecar(start_id="a"), Sidecar(start_id="b")
     texts = [one.sample() for _ in range(4)]
     two.sequence = 4
-    assert rows(missing_samples(samples(frames.good(texts[0], texts[3], two.sample()))), "missing") == [(2,)]
+    found = processes(samples(frames.good(texts[0], texts[3], two.sample())))
+    assert rows(found, "start_id", "samples", "missing") == [("a", 2, 2), ("b", 1, 0)]
