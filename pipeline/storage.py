@@ -5,7 +5,8 @@ all is there it replaces `date=2026-11-02/current.json`, which names that folder
 all of it. A run that is killed has changed nothing.
 
 Runs of the same day do not disturb each other, and need no lock. A run does not replace the pointer of one that began
-after it, as that one has seen all samples that were there before.
+after it, as that one has seen all samples that were there before. Which began later is told by a number: that of the
+pointer which a run has met, and 1; of runs with the same number by their names, and so by their clocks.
 
 What the pointer before names stays, for those who are reading it. What the one before that names is deleted, and so is
 what killed runs left, a day after they began.
@@ -58,6 +59,7 @@ class Output:
         self._files: Any = self._hadoop_path().getFileSystem(self._configuration)
         self.run = f"{utc():{_RUN_BEGAN}}-{uuid.uuid4().hex[:8]}"
         """A name that sorts by when the run began."""
+        self._number = 1
         self.partition_samples = 0
         """How many partition samples the tables are made of that are written next."""
 
@@ -87,6 +89,7 @@ class Output:
     @contextlib.contextmanager
     def day(self, day: date) -> Iterator[None]:
         """Delete what the run has written of a day unless readers see it when the block ends."""
+        self._number = 1 + self.current(day).get("number", 0)
         try:
             yield
         finally:
@@ -119,9 +122,14 @@ class Output:
     def publish(self, day: date, facts: Mapping[str, Any]) -> None:
         """Have readers see what the run has written of a day, with `facts` about it."""
         before = self.current(day)
-        if before.get("run", "") > self.run:
+        if (before.get("number", 0), before.get("run", "")) > (self._number, self.run):
             return
-        contents = {"run": self.run, "before": before.get("run"), "made_at": f"{self._utc():%Y-%m-%dT%H:%M:%SZ}"}
+        contents = {
+            "run": self.run,
+            "number": self._number,
+            "before": before.get("run"),
+            "made_at": f"{self._utc():%Y-%m-%dT%H:%M:%SZ}",
+        }
         self._replace(self._hadoop_path(_folder(day), POINTER), json.dumps(contents | dict(facts)).encode())
         kept = {self.run, before.get("run")}
         if (old := before.get("before")) and old not in kept:
