@@ -185,6 +185,8 @@ class Output:
         stream.write(bytearray(contents))
         stream.close()
         if renames:
+            # that of a file which a run with checksums has written, and which a run without leaves
+            self._files.delete(self._jvm.org.apache.hadoop.fs.Path(path.getParent(), f".{path.getName()}.crc"), False)
             option = getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename")
             options = self._gateway.new_array(option, 1)
             options[0] = option.OVERWRITE

@@ -15,7 +15,7 @@ from weir.pipeline.tables import ALL_TABLES, BROKER_RATES, POINTER
 pytestmark = pytest.mark.spark
 
 DAYS = ("2026-11-02", "2026-11-03")
-SECONDS = 300
+SECONDS = 120
 
 
 @pytest.fixture
@@ -54,5 +54,7 @@ def test_tables_of_another_file_system_are_those_of_a_folder(tables: Path) -> No
 
 
 def test_tables_that_are_not_there_are_told_by_their_address(tables: Path) -> None:
-    status, _, error = _weir(tables, "report", "show", "--input", "viewfs://cluster/tables/none")
-    assert (status, error) == (1, "weir: --input: viewfs://cluster/tables/none has no table broker_rates.\n")
+    address = "viewfs://cluster/tables/none"
+    status, _, error = _weir(tables, "report", "show", "--input", address)
+    sentence = f"{address} has no table broker_rates: no broker_rates/*.parquet."
+    assert (status, error) == (1, f"weir: --input: {sentence}\n")
