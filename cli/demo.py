@@ -12,7 +12,7 @@ import typer
 
 from weir.cli.errors import WRONG_USAGE, CommandError
 
-PACKAGES: Final = ("cramjam", "duckdb", "matplotlib", "pyspark")
+PACKAGES: Final = ("duckdb", "matplotlib", "pyspark")
 
 
 def is_offered() -> bool:

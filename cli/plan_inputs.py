@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from weir.cli.errors import WRONG_USAGE, CommandError
@@ -12,6 +11,7 @@ from weir.cli.options import option
 from weir.cli.plan_figures import Figures
 from weir.cli.quantities import parse_duration, parse_size, show_duration
 from weir.cli.rates import parse_rate
+from weir.cli.tables import tables_at
 from weir.planning.arithmetic import DAY, bytes_to_move, move_ratio
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class AmountOptions:
 class HistoryOptions:
     """What past throttles and their brokers tell, by the tables of the jobs. Times are as people type them."""
 
-    path: Path | None = option("--history", "PATH", "Folder of the tables that the jobs wrote.")
+    path: str | None = option("--history", "PATH", "Folder of the tables, here or on a file system of Hadoop's.")
     last: str = option("--last", "TIME", "How far back to look in the history.", "28d")
     retention: str | None = option("--retention", "TIME", "Instead of --size: what came in during it, by the history.")
     policy: str = option("--policy", "POLICY", "Whose past accuracy counts: strict or kip73.", "strict")
@@ -63,25 +63,37 @@ def read_past(figures: Figures, history: HistoryOptions, factor: int, broker: in
         if history.retention is not None:
             raise CommandError("--retention needs --history: it says what came in during it.", WRONG_USAGE)
         return None
-    if not path.is_dir():
-        raise CommandError(f"--history: {path} is no folder.", WRONG_USAGE)
     from weir.pipeline.history import read_history
-    from weir.pipeline.open_tables import TablesError
 
-    try:
+    with tables_at("--history", path) as folder:
         past = read_history(
-            path,
+            folder,
             replication_factor=factor,
             last_seconds=last_seconds or 0,
             policy=policy,
             broker=broker,
             retention_seconds=retention_seconds,
         )
-    except TablesError as error:
-        raise CommandError(f"--history: {error}.") from error
     figures.add("history_from", past.since.isoformat(sep=" "), "time", f"{path}, --last {history.last}")
-    figures.add("history_until", past.until.isoformat(sep=" "), "time", str(path))
+    figures.add("history_until", past.until.isoformat(sep=" "), "time", path)
+    _add_open_moves(figures, past)
     return past
+
+
+def _add_open_moves(figures: Figures, past: History) -> None:
+    """Note what earlier moves still have to do; messages, as the tables do not tell bytes."""
+    if not past.open_moves:
+        return
+    ends = [move.end for move in past.open_moves]
+    last = max((end for end in ends if end is not None), default=None)
+    source = "history: moves without an end (moves, behind_minutes); they share the quota"
+    figures.add("open_moves", len(ends), "count", source)
+    behind = sum(move.lag_messages for move in past.open_moves)
+    figures.add(
+        "open_moves_behind", behind, "count", "history: messages that they were behind at last (behind_minutes)"
+    )
+    source = "history: by the pace of their last 30 minutes, the last of them (behind_minutes)"
+    figures.add("open_moves_end", last.isoformat(" ", "minutes") if last and None not in ends else None, "time", source)
 
 
 def replication_of(figures: Figures, given: int | None, live: Live | None, default: int) -> int:
@@ -178,7 +190,7 @@ def bytes_of(
 
 
 def bytes_in_of(
-    figures: Figures, given: str | None, past: History | None, live: Live | None, path: Path | None
+    figures: Figures, given: str | None, past: History | None, live: Live | None, path: str | None
 ) -> float:
     """Return the most bytes/s that come into a broker: as given, of the busiest window in the history, or now.
 

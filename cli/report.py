@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
-import shutil
-import tempfile
 import textwrap
-from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
@@ -21,35 +17,21 @@ import typer
 from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.plan_inputs import parsed
 from weir.cli.quantities import parse_duration
+from weir.cli.spark import FEW_BYTES, LAUNCH_SETTINGS, LAUNCH_SETTINGS_FOR_FEW, start_spark
+from weir.cli.tables import tables_at
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from weir.pipeline.page.contents import Contents
 
 MOST_SHOWN = 100
 FIRST_YEAR, LAST_YEAR = 1971, 2999
 """The years of times that a page can be asked for. Others are slips, and an axis could leave Python's calendar."""
 
-LAUNCH_SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    # faster than G1; the user's extraJavaOptions come after it
-    "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC",
-}
-"""Settings for a Spark that weir starts itself."""
-
-FEW_BYTES = 8_000_000
-"""Of so few bytes of samples Java would compile well for longer than it takes to read them."""
-LAUNCH_SETTINGS_FOR_FEW = LAUNCH_SETTINGS | {
-    "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
-}
-
 app = typer.Typer(
     help="Build tables from the samples that sidecars export, and a page or five answers from the tables."
 )
 
-_Tables = Annotated[Path, typer.Option("--input", help="Folder of the tables that weir report build wrote.")]
+_Tables = Annotated[str, typer.Option("--input", help="Folder of the tables, here or on a file system of Hadoop's.")]
 _Since = Annotated[
     str | None, typer.Option("--from", help="First day or time, as 2026-11-02 or 2026-11-02T06:00; else all.")
 ]
@@ -76,11 +58,15 @@ def build(
     keep: Annotated[
         str | None, typer.Option("--keep", help="Delete the tables of days that are older before --to, as 90d.")
     ] = None,
+    command_config: Annotated[
+        Path | None, typer.Option("--command-config", help="Kafka's client properties, for kafka://.")
+    ] = None,
 ) -> None:
-    """Replace the tables of the days or hours from --from to before --to, as Parquet. Needs Java (17 is tested)."""
+    """Replace the tables of each day from --from to before --to, as Parquet. Needs Java (17 is tested)."""
     try:
+        read = importlib.import_module("weir.pipeline.read")
         job = importlib.import_module("weir.pipeline.build")
-        hours = importlib.import_module("weir.pipeline.hours")
+        hours = importlib.import_module("weir.pipeline.days")
         day_report = importlib.import_module("weir.pipeline.day_report")
     except ModuleNotFoundError as error:
         raise CommandError(
@@ -90,15 +76,22 @@ def build(
 
     try:
         days = hours.parse_hour(first), hours.parse_hour(until)
+        kafka = read.client_properties(command_config)
     except BuildError as error:
         raise CommandError(f"{error}.", WRONG_USAGE) from error
     _check_order(first, until, is_empty=days[1] <= days[0])
     kept = parsed("--keep", parse_duration, keep)
-    spark = _session(master, LAUNCH_SETTINGS_FOR_FEW if _is_small(source, *days) else LAUNCH_SETTINGS)
+    spark = start_spark(master, LAUNCH_SETTINGS_FOR_FEW if _is_small(source, *days) else LAUNCH_SETTINGS)
     reports = []
     try:
         for report in job.build(
-            spark, source, output, *days, allow_empty=allow_empty, keep=kept and timedelta(seconds=kept)
+            spark,
+            source,
+            output,
+            *days,
+            allow_empty=allow_empty,
+            keep=kept and timedelta(seconds=kept),
+            kafka=kafka,
         ):
             typer.echo(json.dumps(asdict(report), default=str) if as_json else report.sentence())
             reports.append(report)
@@ -108,7 +101,7 @@ def build(
         job.stop(spark)
     if refused := sum(report.is_refused for report in reports):
         raise CommandError(
-            f"{refused} of the days have hours without a whole sample, whose tables stay as they were "
+            f"{refused} of the days have lost the samples of hours, so their tables stay as they were "
             "(--allow-empty replaces them)."
         )
     if not allow_empty and (sentence := day_report.nothing_came(reports)):
@@ -126,8 +119,7 @@ def html(
         int, typer.Option(min=1, max=MOST_SHOWN, help="How many brokers, partitions, quotas, replicas.")
     ] = 20,
 ) -> None:
-    """Write one page with rates, quotas, moves and lag, which fetches nothing. Needs DuckDB, neither Spark nor Java."""
-    _check_folder(source)
+    """Write one page with rates, quotas, moves and lag, which fetches nothing. Needs DuckDB; Spark for s3a:// or hdfs://."""
     if output.is_dir() or not output.parent.is_dir():
         raise CommandError(f"--output: {output} is no file in a folder that exists.", WRONG_USAGE)
     zone = _zone(timezone)
@@ -147,7 +139,6 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Print five answers: were clients protected, which move hurt, when it ends, who holds it up, may the rate rise."""
-    _check_folder(source)
     zone = _zone(timezone)
     contents = _contents(source, since, until, zone, MOST_SHOWN)
     from weir.pipeline.page.answers import answers, as_text
@@ -163,21 +154,13 @@ def show(
         typer.echo(f"\n{as_text(answers(contents.verdict, zone))}")
 
 
-def _check_folder(source: Path) -> None:
-    if not source.is_dir():
-        raise CommandError(f"--input: {source} is no folder.", WRONG_USAGE)
-
-
-def _contents(source: Path, since: str | None, until: str | None, zone: tzinfo, top: int) -> Contents:
+def _contents(source: str, since: str | None, until: str | None, zone: tzinfo, top: int) -> Contents:
     first, last = _moment("--from", since, zone), _moment("--to", until, zone)
     _check_order(since, until, is_empty=first is not None and last is not None and last <= first)
-    from weir.pipeline.open_tables import TablesError
     from weir.pipeline.page.read import read_page
 
-    try:
-        return read_page(source, first, last, top, zone)
-    except TablesError as error:
-        raise CommandError(f"{error}.") from error
+    with tables_at("--input", source, first, last) as folder:
+        return read_page(folder, first, last, top, zone)
 
 
 def _check_order(since: str | None, until: str | None, *, is_empty: bool) -> None:
@@ -232,34 +215,3 @@ def _is_small(source: str, first: datetime, until: datetime) -> bool:
     except OSError:  # one was moved away meanwhile
         return False
     return bool(sizes) and sum(sizes) <= FEW_BYTES
-
-
-def _session(master: str, launch: Mapping[str, str]) -> SparkSession:
-    from weir.pipeline.errors import BuildError
-    from weir.pipeline.session import open_session
-
-    try:
-        with _without_stderr():
-            spark = open_session(master, launch)
-    except BuildError as error:
-        raise CommandError(f"{error}.") from error
-    spark.sparkContext.setLogLevel("OFF")  # errors are told in a sentence of weir's own
-    return spark
-
-
-@contextlib.contextmanager
-def _without_stderr() -> Iterator[None]:
-    """Keep to itself what a process that is started here says on stderr, then and later.
-
-    Spark and Java greet with lines of which cron would make a mail. Where nothing starts, they are shown.
-    """
-    with tempfile.TemporaryFile() as said, open(os.dup(2), "wb") as stderr:
-        os.dup2(said.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            said.seek(0)
-            shutil.copyfileobj(said, stderr)
-            raise
-        finally:
-            os.dup2(stderr.fileno(), 2)

@@ -18,7 +18,7 @@ stuck."""
 LINE: Final = ("side", "broker_id", "start_id", "topic", "replica")
 """What the lines of a replica have in common. A follower stays the same replica where its leader changes."""
 REPLICA: Final = (*LINE, "partition")
-ROW: Final = (*REPLICA, "sequence", "ended", "lag_seconds", "lag_messages", "bytes_throttled", "bytes")
+ROW: Final = (*REPLICA, "sequence", "lag_seconds", "lag_messages", "bytes_throttled", "bytes")
 """What is told of a replica in a sample."""
 
 SPAN: Final = (*REPLICA, "span")
@@ -140,12 +140,6 @@ def with_lag(partitions: DataFrame, *names: str) -> DataFrame:
     """Return a row for each partition, with `replica`, the figures `names` and `lag_seconds`."""
     rows = by_partition(with_replica(partitions).drop("lag_seconds"), *names, "lag_ms")
     return rows.withColumn("lag_seconds", F.col("lag_ms") / 1000)
-
-
-def may_count() -> Column:
-    """Whether a replica is one of which a span may count, by the greatest figures of its rows."""
-    behind = F.col("lag_seconds") > 0
-    return behind & ((F.col("bytes_throttled") > 0) | (F.col("lag_seconds") > OUT_OF_SYNC_SECONDS))
 
 
 def rates_in_force(quotas: DataFrame) -> DataFrame:

@@ -8,33 +8,31 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from weir.pipeline.damaged import damaged_files, may_be_damage
 from weir.pipeline.day_report import DayReport, nothing_came
-from weir.pipeline.day_tables import QUARANTINE, Keep, day_tables, hour_tables, joined, parts_of_hours
+from weir.pipeline.day_tables import QUARANTINE, day_tables
+from weir.pipeline.days import DAY, Days, midnight, parse_hour
 from weir.pipeline.errors import SPARK_ERRORS, BuildError, first_line
-from weir.pipeline.hours import Hours, hour_of, parse_hour
 from weir.pipeline.read import (
-    PARTITION_KINDS,
-    Lines,
     by_kind,
+    client_properties,
     good_lines,
     input_files,
     input_size,
     is_by_day,
-    of_hours,
+    of_days,
     parse,
     read_lines,
 )
@@ -43,13 +41,13 @@ from weir.pipeline.storage import Output
 from weir.pipeline.tables import BROKER_RATES, LIMITS, PARTITION_RATES
 from weir.pipeline.whole import (
     PARTIAL_SAMPLE,
-    missing_samples,
+    processes,
     quarantine,
     samples,
     without_duplicates,
     without_partial,
 )
-from weir.samples.schema import kind_of
+from weir.samples.schema import PartitionsLine, kind_of
 
 BY_WINDOW: Final = frozenset({PARTITION_RATES.name, BROKER_RATES.name, LIMITS.name})
 """The tables in which each kind of window has a folder of its own."""
@@ -97,24 +95,25 @@ def build(
     *,
     allow_empty: bool = False,
     keep: timedelta | None = None,
+    kafka: Mapping[str, str] | None = None,
 ) -> Iterator[DayReport]:
-    """Replace the tables from `first` up to but without `until`, and yield a report for each UTC day.
+    """Replace the tables of the UTC days from `first` up to but without `until`, and yield a report for each.
 
-    Both are days, or the starts of hours (`datetime`, UTC). What hours hold depends only on their samples, so every run
-    that includes them writes the same. Tables of samples are not replaced by empty ones, of a day or hour whose samples
-    have expired say, unless with `allow_empty`. Days that are older than `keep` at the end of the last one are deleted.
-    Raises BuildError.
+    Both are days or times (`datetime`, UTC): each day that the time lies in is built, all of it. What its tables hold
+    depends only on its samples, so every run writes the same. A day of which an hour had samples before, and has none,
+    stays as it is unless with `allow_empty`: its samples have expired. Days that are older than `keep` at the end of
+    the last one are deleted. `kafka` are client properties, where the source is a topic. Raises BuildError.
     """
-    hours = Hours.between(first, until)
-    if hours.until <= hours.first:
+    if midnight(until) <= midnight(first):
         raise BuildError(f"there is nothing from {first} to before {until}")
+    days = Days.around(first, until)
     try:
-        least_places, cores = int(spark.conf.get(SHUFFLE_TASKS) or 1), spark.sparkContext.defaultParallelism
-        with as_set(spark, {**_SETTINGS, SHUFFLE_TASKS: least_places}):
-            job = _Job(spark, source, Output(spark, output), allow_empty, least_places)
+        cores = spark.sparkContext.defaultParallelism
+        with as_set(spark, _SETTINGS):
+            job = _Job(spark, source, Output(spark, output), allow_empty, kafka or {})
             with job.output.writing():
                 # What lies in folders of days is read day by day. Of all else each day would read the whole.
-                for together in hours.by_day() if is_by_day(spark, source, hours) else [hours]:
+                for together in days.each() if is_by_day(spark, source, days) else [days]:
                     size = input_size(spark, source, together)
                     few: dict[str, int | str] = (
                         {} if size is None or size > FEW_BYTES else {**_SETTINGS_FOR_FEW, SHUFFLE_TASKS: cores}
@@ -122,50 +121,50 @@ def build(
                     with as_set(spark, few):
                         yield from _build_together(job, together)
                 if keep is not None:
-                    job.output.delete_before((hours.until - keep).date())
+                    job.output.delete_before((midnight(days.until) - keep).date())
     except SPARK_ERRORS as error:
         raise BuildError(f"the tables cannot be built: {first_line(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What is the same for all days. `least_places` is how many tasks a shuffle has at least."""
+    """What is the same for all days."""
 
     spark: SparkSession
     source: str
     output: Output
     allow_empty: bool
-    least_places: int
+    kafka: Mapping[str, str]
 
 
-def _build_together(job: _Job, hours: Hours) -> Iterator[DayReport]:
+def _build_together(job: _Job, days: Days) -> Iterator[DayReport]:
     with contextlib.ExitStack() as stack:
         damaged: list[str] = []
         try:
-            parsed = stack.enter_context(_parsed(job, hours))
+            parsed = stack.enter_context(_parsed(job, days))
         except SPARK_ERRORS as error:
             if not may_be_damage(error):
                 raise
-            damaged = damaged_files(job.spark, sorted(input_files(job.spark, job.source, hours)))
+            damaged = damaged_files(job.spark, sorted(input_files(job.spark, job.source, days)))
             if not damaged:
                 raise
-            parsed = stack.enter_context(_parsed(job, hours, damaged))
-        for of_day in hours.by_day():
-            yield _write(job, of_day, of_hours(parsed, of_day), damaged)
+            parsed = stack.enter_context(_parsed(job, days, damaged))
+        for one in days.each():
+            yield _write(job, one.first, of_days(parsed, one), damaged)
 
 
-def _parsed(job: _Job, hours: Hours, damaged: Collection[str] = ()) -> contextlib.AbstractContextManager[DataFrame]:
+def _parsed(job: _Job, days: Days, damaged: Collection[str] = ()) -> contextlib.AbstractContextManager[DataFrame]:
     """Keep the parsed lines.
 
     Kept before any condition: Spark would move a condition in front of the parsing, and parse twice. Kept in files, of
     which each query reads only its columns; in memory there is no room for all lines.
     """
-    return job.output.kept("lines", parse(read_lines(job.spark, job.source, hours, damaged)))
+    return job.output.kept("lines", parse(read_lines(job.spark, job.source, days, damaged, job.kafka)))
 
 
-def _write(job: _Job, hours: Hours, parsed: DataFrame, damaged: Collection[str]) -> DayReport:
-    """Write a day, or some hours of one, from their lines."""
-    output, day = job.output, hours.day
+def _write(job: _Job, day: date, parsed: DataFrame, damaged: Collection[str]) -> DayReport:
+    """Write a day from its lines."""
+    output = job.output
     with contextlib.ExitStack() as stack:
         stack.enter_context(output.day(day))
 
@@ -175,16 +174,19 @@ def _write(job: _Job, hours: Hours, parsed: DataFrame, damaged: Collection[str])
 
         found = keep(samples(good_lines(parsed)))
         bad = keep(quarantine(parsed, found, damaged))
-        report, by_hour = _report(hours, found, bad)
+        report, facts = _report(day, found, bad)
         report.damaged = list(damaged)
-        report.silent = sorted({*_known(output, day)} - {*report.brokers})
-        output.partition_samples = report.partitions
-        _refuse(job, hours, report, by_hour)
-        if not by_hour:
+        before = output.current(day)
+        report.silent = sorted(
+            {*output.current(day - DAY).get("brokers", ()), *before.get("brokers", ())} - {*report.brokers}
+        )
+        report.lost_hours = [hour for hour in before.get("hours", ()) if hour not in facts["hours"]]
+        report.is_refused = bool(report.lost_hours) and not job.allow_empty
+        if report.is_refused:
             return report
-        places = _places(report.partitions)
-        if places > 1:
-            job.spark.conf.set(SHUFFLE_TASKS, max(job.least_places, places))
+        output.partition_samples = report.partitions
+        cores = job.spark.sparkContext.defaultParallelism
+        places = max(cores, _places(report.partitions))
         lines = good_lines(parsed)
         # Each of these takes a pass over all lines, so they are done only where needed.
         if report.quarantined.get(PARTIAL_SAMPLE):
@@ -193,134 +195,47 @@ def _write(job: _Job, hours: Hours, parsed: DataFrame, damaged: Collection[str])
             lines = stack.enter_context(output.kept("lines-once", without_duplicates(lines)))
         # Most lines are of partitions. The others are few, and kept apart: many tables are made of these alone, and
         # each task costs more than what it would read of them.
-        cores = job.spark.sparkContext.defaultParallelism
-        others = lines.where(~F.col("kind").isin([kind_of(kind) for kind in PARTITION_KINDS]))
+        others = lines.where(F.col("kind") != kind_of(PartitionsLine))
         few = by_kind(keep(others.coalesce(cores)))
         lines_by_kind = replace(few, partitions=by_kind(lines).partitions)
-        places = max(cores, places)
-        report.rows = _write_all(output, day, hour_tables(lines_by_kind, places))
-        parts = parts_of_hours(lines_by_kind, found, bad, keep).all()
-        _write_each(output, day, parts)
-        output.commit(day, by_hour, {"clusters": _clusters(lines_by_kind)})
-        report.rows |= _publish(job.spark, output, day, {name: frame.schema for name, frame in parts.items()}, keep)
+        # a task takes longer to begin than it needs for a few rows
+        reading: dict[str, int | str] = {FILE_TASKS: cores} if places == cores else {}
+        with as_set(job.spark, {SHUFFLE_TASKS: places, **reading}):
+            tables = day_tables(lines_by_kind, found, bad, keep, places)
+            for name, frame in tables.items():
+                output.write(name, day, frame, apart="window" if name in BY_WINDOW else None)
+        schemas = {name: frame.schema for name, frame in tables.items() if name != QUARANTINE}
+        report.rows = output.rows(day, schemas)
+        output.publish(day, facts)
     return report
 
 
-def _known(output: Output, day: date) -> Iterator[int]:
-    """Yield the brokers that the day or the one before has samples of."""
-    for of in (day - timedelta(days=1), day):
-        yield from output.current(of).get("brokers", ())
-
-
-def _refuse(job: _Job, hours: Hours, report: DayReport, by_hour: dict[int, int]) -> None:
-    """Take those hours out of `by_hour` (samples of each hour) that have none, but had some before."""
-    if hours.is_day:
-        report.is_refused = (
-            not job.allow_empty and not report.samples and bool(job.output.current(hours.day).get("samples"))
-        )
-        if report.is_refused:
-            by_hour.clear()
-        return
-    held, current = job.output.held(hours.day), job.output.current(hours.day)
-    if (current and "runs" not in current) or not held.can_be_joined():
-        raise BuildError(f"{hours.day} was built by an earlier version: build the whole day once")
-    before = held.samples()
-    report.refused_hours = [
-        hour for hour, count in by_hour.items() if not (count or job.allow_empty) and before.get(hour)
-    ]
-    report.is_refused = bool(report.refused_hours)
-    for hour in report.refused_hours:
-        del by_hour[hour]
-
-
-def _write_all(output: Output, day: date, frames: Mapping[str, DataFrame], folder: str = "") -> dict[str, int]:
-    """Write tables of a day. Returns how many rows each has; quarantined lines are counted elsewhere."""
-    _write_each(output, day, frames, folder)
-    return output.rows(day, {name: frame.schema for name, frame in frames.items() if name != QUARANTINE}, folder)
-
-
-def _write_each(output: Output, day: date, frames: Mapping[str, DataFrame], folder: str = "") -> None:
-    for name, frame in frames.items():
-        output.write(name, day, frame, apart="window" if name in BY_WINDOW else None, folder=folder)
-
-
-def _publish(
-    spark: SparkSession, output: Output, day: date, schemas: Mapping[str, StructType], keep: Keep
-) -> dict[str, int]:
-    """Have readers see a day that has all hours which runs have committed. Returns the rows of the day's own tables.
-
-    `schemas` are those of the frames of `Parts.all`.
-    """
-    rows: dict[str, int] = {}
-    for number in itertools.count(1):
-        held = output.held(day)
-        if output.current(day).get("runs") == held.runs():
-            return rows
-        folder = output.run if number == 1 else f"{output.run}.{number}"
-        parts = joined(output, day, held, schemas, keep)
-        with _tasks_for(spark, (parts.samples, parts.quotas, parts.replicas)):
-            rows = _write_all(output, day, day_tables(parts, keep), folder)
-            facts = _facts(parts.samples)
-        if output.held(day) == held:
-            clusters = {cluster for run in held.hours for cluster in held.records[run]["clusters"]}
-            output.publish(day, folder, held, {**facts, "clusters": sorted(clusters)})
-    raise AssertionError
-
-
-def _tasks_for(spark: SparkSession, frames: Iterable[DataFrame]) -> contextlib.AbstractContextManager[None]:
-    """Have Spark run as many tasks as there are cores, or more where one of the `frames` has many rows.
-
-    A task takes longer to begin than it needs for a few rows.
-    """
-    cores = spark.sparkContext.defaultParallelism
-    with as_set(spark, {FILE_TASKS: cores}):
-        places = _places(max(frame.count() for frame in frames))
-    return as_set(spark, {FILE_TASKS: cores, SHUFFLE_TASKS: max(cores, places)})
-
-
-def _report(hours: Hours, found: DataFrame, bad: DataFrame) -> tuple[DayReport, dict[int, int]]:
-    """Return what is known before any table is made, and how many whole samples each hour has."""
-    counts = found.groupBy(hour_of(F.col("ended")).alias("hour")).agg(
-        F.count(F.when(F.col("whole"), 1)).alias("whole"),
-        F.coalesce(F.bool_or("twice"), F.lit(False)).alias("twice"),
-        F.coalesce(F.sum("partitions"), F.lit(0)).alias("partitions"),
-        F.collect_set(F.when(F.col("whole"), F.col("broker_id"))).alias("brokers"),
-    )
-    rows = {row["hour"]: row for row in counts.collect()}
-    ((missing,),) = missing_samples(found).collect()
+def _report(day: date, found: DataFrame, bad: DataFrame) -> tuple[DayReport, dict[str, Any]]:
+    """Return what is known before any table is made, and what the pointer is to tell of it."""
+    of = processes(found).collect()
     reasons = bad.where(F.col("lines") > 0).groupBy("reason").agg(F.sum("lines").alias("n")).collect()
-    by_hour = {start.hour: 0 for start in hours.starts()}
-    by_hour |= {datetime.fromtimestamp(hour, UTC).hour: row["whole"] for hour, row in rows.items()}
+    until = max((row["until_micros"] for row in of if row["samples"]), default=None)
     report = DayReport(
-        hours.day,
-        sum(by_hour.values()),
-        missing,
-        any(row["twice"] for row in rows.values()),
-        sum(row["partitions"] for row in rows.values()),
+        day,
+        sum(row["samples"] for row in of),
+        sum(row["missing"] for row in of),
+        any(row["twice"] for row in of),
+        sum(row["partitions"] for row in of),
         quarantined={row["reason"]: row["n"] for row in reasons},
-        brokers=sorted({broker_id for row in rows.values() for broker_id in row["brokers"]}),
-        hours=[*by_hour],
+        brokers=sorted({row["broker_id"] for row in of if row["samples"]}),
     )
-    return report, by_hour
+    return report, {
+        "samples": report.samples,
+        "missing": report.missing,
+        "until": None if until is None else f"{datetime.fromtimestamp(until / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "brokers": report.brokers,
+        "hours": sorted({hour for row in of for hour in row["hours"]}),
+        "clusters": sorted({cluster for row in of for cluster in row["clusters"]}),
+    }
 
 
 def _places(rows: int) -> int:
     return -(-rows // ROWS_OF_A_PLACE)
-
-
-def _facts(found: DataFrame) -> dict[str, object]:
-    """Return how many samples a day has, of which brokers, how many are missing, and when the last one ended."""
-    whole = found.where("whole")
-    figures = F.count(F.lit(1)), F.max("ended_micros"), F.collect_set("broker_id")
-    ((count, until, brokers),) = whole.agg(*figures).collect()
-    ((missing,),) = missing_samples(found).collect()
-    ended = None if until is None else f"{datetime.fromtimestamp(until / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    return {"samples": count, "missing": missing, "until": ended, "brokers": sorted(brokers)}
-
-
-def _clusters(lines: Lines) -> list[str]:
-    ((clusters,),) = lines.ends.agg(F.collect_set("cluster_id")).collect()
-    return sorted(clusters)
 
 
 def stop(spark: SparkSession) -> None:
@@ -338,14 +253,17 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--to", required=True, dest="until", help="day or hour after the last, UTC")
     parser.add_argument("--allow-empty", action="store_true", help="replace tables also where no sample is left")
     parser.add_argument("--keep", type=_days, help="delete the tables of days that are older, as 90d")
+    parser.add_argument("--command-config", type=Path, help="Kafka's client properties, for kafka://")
     asked = parser.parse_args(words)
     reports: list[DayReport] = []
-    options = {"allow_empty": asked.allow_empty, "keep": asked.keep}
     try:
+        kafka = client_properties(asked.command_config)
         days = parse_hour(asked.first), parse_hour(asked.until)
         spark = open_session()
         try:
-            for report in build(spark, asked.input, asked.output, *days, **options):
+            for report in build(
+                spark, asked.input, asked.output, *days, allow_empty=asked.allow_empty, keep=asked.keep, kafka=kafka
+            ):
                 print(report.sentence(), flush=True)
                 reports.append(report)
         finally:

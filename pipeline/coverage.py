@@ -7,7 +7,6 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from weir.pipeline.hours import hour_of
 from weir.pipeline.rates import as_table
 from weir.pipeline.read import SAMPLE_KEY, Lines
 from weir.pipeline.tables import ABSENCES, COVERAGE
@@ -39,20 +38,6 @@ def links_of_leaders(lines: Lines) -> DataFrame:
     """Return the links that leaders told of; `away_seconds` is null where the follower had a connection."""
     links = lines.links.where(F.col("side") == "leader")
     return links.select(*SAMPLE_KEY, "peer", "ended", "ended_micros", "away_seconds")
-
-
-def links_to_join(links: DataFrame) -> DataFrame:
-    """Return those of an hour's `links_of_leaders` that tell as much of absences beside links of other hours.
-
-    These are the links of followers that were away, the first one after each, and those beside which other hours may
-    have links: where the samples' numbers begin, end, or have a gap.
-    """
-    in_order = Window.partitionBy(*_PROCESS, "peer", hour_of(F.col("ended"))).orderBy("sequence")
-    before, after = F.lag("sequence").over(in_order), F.lead("sequence").over(in_order)
-    was_away = F.lag("away_seconds").over(in_order).isNotNull()
-    is_inside = F.coalesce((before == F.col("sequence") - 1) & (after == F.col("sequence") + 1), F.lit(False))
-    wanted = F.col("away_seconds").isNotNull() | was_away | ~is_inside
-    return links.withColumn("wanted", wanted).where("wanted").drop("wanted")
 
 
 def absences(links: DataFrame) -> DataFrame:

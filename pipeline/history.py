@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from weir.pipeline.open_tables import OpenTables, TablesError
-from weir.pipeline.tables import BROKER_RATES, COVERAGE, THROTTLE_ACCURACY, WINDOW_SECONDS
+from weir.pipeline.page.read_verdict import read_open_moves
+from weir.pipeline.page.verdict import OpenMove
+from weir.pipeline.tables import BEHIND_MINUTES, BROKER_RATES, COVERAGE, MOVES, THROTTLE_ACCURACY, WINDOW_SECONDS
 from weir.planning.arithmetic import COVERAGE as ENOUGH
 from weir.planning.arithmetic import GROWTH_PERIODS, Growth, bytes_in_weights, growth_ratio
 from weir.quota.settings import SideName
@@ -51,6 +53,7 @@ class History:
     - `busiest`: None where all bytes were throttled. `busiest_by_night` is that from 22 to 6 o'clock, UTC.
     - `log_size`: bytes that came into a broker within the retention asked for, as a mean of the brokers seen long
       enough.
+    - `open_moves`: those that are open at the end; None where the tables do not tell.
     """
 
     since: datetime
@@ -62,6 +65,7 @@ class History:
     growth: Growth | None
     accuracy: Accuracy | None
     log_size: float | None
+    open_moves: tuple[OpenMove, ...] | None
 
 
 def read_history(
@@ -87,8 +91,12 @@ def read_history(
         accuracy_known = tables.has(THROTTLE_ACCURACY)
         if accuracy_known:
             tables.open(THROTTLE_ACCURACY)
+        moves_known = tables.has(MOVES) and tables.has(BEHIND_MINUTES)
+        if moves_known:
+            tables.open(MOVES, by_day=True)
+            tables.open(BEHIND_MINUTES, by_day=True)
         return _Reader(tables, replication_factor, broker, is_covered=tables.has(COVERAGE)).read(
-            last_seconds, retention_seconds, policy if accuracy_known else None
+            last_seconds, retention_seconds, policy if accuracy_known else None, moves_known=moves_known
         )
 
 
@@ -143,6 +151,7 @@ class _Reader:
     """Queries the open tables for one broker, or for all where it is None."""
 
     def __init__(self, tables: OpenTables, replication_factor: int, broker: int | None, *, is_covered: bool) -> None:
+        self._tables = tables
         self._rows = tables.rows
         self._is_covered = is_covered
         self._path = tables.path
@@ -165,7 +174,9 @@ class _Reader:
         self._fine = "minute" if "minute" in self._spans else "hour"
         self._coarse = "hour" if "hour" in self._spans else "minute"
 
-    def read(self, last_seconds: float, retention_seconds: float | None, policy: str | None) -> History:
+    def read(
+        self, last_seconds: float, retention_seconds: float | None, policy: str | None, *, moves_known: bool
+    ) -> History:
         first, until = self._spans[self._fine]
         since = max(first, until - int(last_seconds * 1_000_000))
         share = self._rows(_THROTTLED_SHARE, window=self._fine, since=since, brokers=self._brokers)
@@ -179,6 +190,7 @@ class _Reader:
             growth=self._growth(),
             accuracy=None if policy is None else self._accuracy(since, policy),
             log_size=None if retention_seconds is None else self._log_size(retention_seconds),
+            open_moves=read_open_moves(self._tables, _time(since), _time(until)) if moves_known else None,
         )
 
     def _busiest(self, query: str, since: int) -> Busiest | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from weir.pipeline.tables import BY_HOUR, POINTER, Table
+from weir.pipeline.tables import POINTER, Table
 
 
 class TablesError(Exception):
@@ -19,7 +19,7 @@ class TablesError(Exception):
 class OpenTables:
     """The tables in a folder. Each is a view once it was opened; TablesError where one cannot be read.
 
-    What is read is what was there at the begin: of each day, the tables of the runs that its pointer named then. Where
+    What is read is what was there at the begin: of each day, the tables of the run that its pointer named then. Where
     no day has a pointer, it is every Parquet file in a table's folder.
     """
 
@@ -64,12 +64,7 @@ class OpenTables:
         wanted = [file for file in files if _is_of_days(file, first, until)] or files[:1]
         try:
             names = list(map(str, wanted))
-            left_out = self._left_out(table.name)
-            found = self._connection.read_parquet(
-                names, hive_partitioning=True, union_by_name=True, filename=bool(left_out)
-            )
-            if left_out:
-                found = found.filter(f"NOT ({left_out})")
+            found = self._connection.read_parquet(names, hive_partitioning=True, union_by_name=True)
             wanted_columns = [*table.columns, *(["date"] if by_day else [])]
             missing = [column for column in wanted_columns if column not in found.columns]
             if missing:
@@ -96,8 +91,8 @@ class OpenTables:
 
     def _files(self, name: str) -> list[Path]:
         if self.facts:
-            runs = (run for folder, facts in self.facts.items() for run in run_folders(folder, facts, name))
-            return sorted(file for run in runs for file in run.rglob("*.parquet"))
+            folders = (table_folder(folder, facts, name) for folder, facts in self.facts.items())
+            return sorted(file for folder in folders for file in folder.rglob("*.parquet"))
         # a job's unfinished files are below _temporary
         return sorted(
             file
@@ -105,28 +100,10 @@ class OpenTables:
             if file.is_file() and not any(part.startswith(("_", ".")) for part in file.relative_to(self.path).parts)
         )
 
-    def _left_out(self, name: str) -> str:
-        """Return a condition for the rows of a table whose hours another run holds; nothing where there are none."""
-        if name not in BY_HOUR:
-            return ""
-        # the hour of what is before the end, where the column tells when something ended
-        hour = f'(epoch_us("{BY_HOUR[name]}") - {int(BY_HOUR[name] == "end")}) // 3600000000 % 24'
-        held = (
-            (folder / run / name, hours)
-            for folder, facts in self.facts.items()
-            for run, hours in facts.get("runs", {}).items()
-            if hours is not None
-        )
-        return " OR ".join(
-            f"starts_with(filename, {_quoted(f'{folder}/')}) AND {hour} NOT IN ({', '.join(map(str, hours))})"
-            for folder, hours in held
-        )
 
-
-def run_folders(folder: Path, facts: Mapping[str, Any], table: str) -> list[Path]:
-    """Return the folders in which a table of a day is; `facts` are what its pointer says."""
-    runs = facts["runs"] if table in BY_HOUR and "runs" in facts else [facts["run"]]
-    return [folder / str(run) / table for run in runs]
+def table_folder(folder: Path, facts: Mapping[str, Any], table: str) -> Path:
+    """Return the folder in which a table of a day is; `facts` are what its pointer says."""
+    return folder / str(facts["run"]) / table
 
 
 def published(path: Path) -> dict[Path, dict[str, Any]]:
@@ -150,10 +127,6 @@ def _is_of_days(file: Path, first: date | None, until: date | None) -> bool:
                 return True
             return (first is None or day >= first) and (until is None or day < until)
     return True
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _first_line(error: Exception) -> str:

@@ -1,7 +1,7 @@
 """Reads exported lines as a DataFrame, and tells of each bad one why it is bad.
 
 The schema is that of `weir.samples.schema`. All kinds of lines are rows of one frame: fields that a kind does not have
-are null, and fields that no table needs are not read. A line of one partition, as version 1 has them, gets columns.
+are null, and fields that no table needs are not read.
 Three columns are added: `ended_micros` (microseconds since 1970, UTC), `micros` (the interval's length), and `ended`
 (the second in which its last microsecond lies: of a sample that ends at midnight, the last one of the day).
 
@@ -11,11 +11,12 @@ stretches them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import reduce
 from operator import or_
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -24,8 +25,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from weir.access.client_properties import parse_properties
+from weir.pipeline.days import HOUR_SECONDS, Days, midnight
 from weir.pipeline.errors import SPARK_ERRORS, BuildError, first_line
-from weir.pipeline.hours import HOUR_SECONDS, Hours
 from weir.samples.schema import (
     BLOCK,
     KINDS,
@@ -34,7 +36,6 @@ from weir.samples.schema import (
     LimitLine,
     Line,
     LinkLine,
-    PartitionLine,
     PartitionsLine,
     QuotaLine,
     columns,
@@ -50,6 +51,9 @@ MAX_SECONDS: Final = 100_000
 """A quota line of more seconds is bad: this is more than a day."""
 
 SAMPLE_KEY: Final = ("broker_id", "start_id", "sequence")
+
+LATE_SECONDS: Final = 24 * HOUR_SECONDS
+"""A record that waited for its topic has the time at which it was sent: at most so long after its samples."""
 
 _KAFKA: Final = "kafka://"
 _CORRUPT: Final = "_corrupt"
@@ -84,8 +88,6 @@ _TEXTS: Final = [name for name, kind in FIELDS.items() if isinstance(kind, T.Str
 _SCHEMA: Final = T.StructType(
     [T.StructField(name, kind) for name, kind in {**FIELDS, _CORRUPT: T.StringType()}.items()]
 )
-PARTITION_KINDS: Final = (PartitionsLine, PartitionLine)
-"""The kinds that tell of partitions: that of this version, and that of version 1."""
 _OF_BAD_LINES: Final = ("reason", "text", "file", "folder_hour", "schema", "min_reader", "end_utc")
 _JSON: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
 
@@ -101,32 +103,45 @@ class Lines:
     ends: DataFrame
 
 
-def is_by_day(spark: SparkSession, source: str, hours: Hours) -> bool:
+def client_properties(file: Path | None) -> dict[str, str]:
+    """Read Kafka's client properties, as its Java clients take them; BuildError where that cannot be done."""
+    try:
+        return {} if file is None else parse_properties(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise BuildError(f"{file} cannot be read: {reason}") from error
+
+
+def is_by_day(spark: SparkSession, source: str, days: Days) -> bool:
     """Whether the source has its files in folders of days, so that each day can be read alone. Raises BuildError."""
     try:
-        return not source.startswith(_KAFKA) and _folders(spark, source, hours) is not None
+        return not source.startswith(_KAFKA) and _folders(spark, source, days) is not None
     except SPARK_ERRORS as error:
         raise BuildError(f"{source} cannot be read: {first_line(error)}") from error
 
 
-def read_lines(spark: SparkSession, source: str, hours: Hours, damaged: Collection[str] = ()) -> DataFrame:
-    """Return the fields of every line that may belong to `hours`, with `_corrupt`, `file` and `folder_hour`.
+def read_lines(
+    spark: SparkSession, source: str, days: Days, damaged: Collection[str] = (), kafka: Mapping[str, str] | None = None
+) -> DataFrame:
+    """Return the fields of every line that may belong to `days`, with `_corrupt`, `file` and `folder_hour`.
 
     - `source` is a Hadoop path, or `kafka://host:port[,host:port]/topic`.
-    - Files in `date=/hour=` folders are read from an hour before the hours to an hour after them, as a file may have
+    - Files in `date=/hour=` folders are read from an hour before the days to an hour after them, as a file may have
       samples of the next hour. Other folders are not even listed. `folder_hour`, in seconds since 1970, is null where
       folders name no hour.
     - `damaged` files are read up to their damage.
+    - `kafka` are client properties for a topic. Records are read that it took from an hour before the days to
+      LATE_SECONDS after them.
 
     Raises BuildError.
     """
     try:
         if source.startswith(_KAFKA):
-            return _read_kafka(spark, source, hours)
+            return _read_kafka(spark, source, days, kafka or {})
         if not damaged:
-            return _read_source(spark, source, hours)
+            return _read_source(spark, source, days)
         # Spark skips errors in the damaged files only. Their good lines are read; samples that are not whole go later.
-        whole = [path for path in input_files(spark, source, hours) if path not in damaged]
+        whole = [path for path in input_files(spark, source, days) if path not in damaged]
         cut = _read_files(spark, source, *damaged, ignoreCorruptFiles="true")
         return _read_files(spark, source, *whole).union(cut) if whole else cut
     except SPARK_ERRORS as error:
@@ -138,18 +153,18 @@ def read_lines(spark: SparkSession, source: str, hours: Hours, damaged: Collecti
         raise BuildError(f"{source} cannot be read: {first_line(error)}") from error
 
 
-def input_files(spark: SparkSession, source: str, hours: Hours) -> list[str]:
-    """Return the addresses of the files that may have lines of `hours`; none where the source is a topic."""
+def input_files(spark: SparkSession, source: str, days: Days) -> list[str]:
+    """Return the addresses of the files that may have lines of `days`; none where the source is a topic."""
     if source.startswith(_KAFKA):
         return []
-    folders = _folders(spark, source, hours)
+    folders = _folders(spark, source, days)
     paths = [source] if folders is None else [*folders.own, *folders.beside]
     return spark.read.schema(_SCHEMA).json(paths).inputFiles() if paths else []
 
 
-def input_size(spark: SparkSession, source: str, hours: Hours) -> int | None:
-    """Return the bytes of all files that may have lines of `hours`; None where folders do not tell."""
-    folders = None if source.startswith(_KAFKA) else _folders(spark, source, hours)
+def input_size(spark: SparkSession, source: str, days: Days) -> int | None:
+    """Return the bytes of all files that may have lines of `days`; None where folders do not tell."""
+    folders = None if source.startswith(_KAFKA) else _folders(spark, source, days)
     if folders is None:
         return None
     return sum(_length(spark, folder) for folder in (*folders.own, *folders.beside))
@@ -163,33 +178,25 @@ def _length(spark: SparkSession, folder: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Folders:
-    """Addresses of folders: the hours' `own`, and those of the hours `beside` them, which may have a few samples."""
+    """Addresses of folders: the days' `own`, and those of the hours `beside` them, which may have a few samples."""
 
     own: list[str]
     beside: list[str]
 
 
-def _folders(spark: SparkSession, source: str, hours: Hours) -> _Folders | None:
-    """Return the folders in which lines of `hours` may be; None where folders name no hours.
+def _folders(spark: SparkSession, source: str, days: Days) -> _Folders | None:
+    """Return the folders in which lines of `days` may be; None where folders name no hours.
 
-    The hours are named, and only their own folders are listed: what others there are does not slow a run down.
+    The days are named, and only their own folders are listed: what others there are does not slow a run down.
     """
 
     def matching(names: Iterable[str]) -> list[str]:
         return [folder for name in names for folder in _matching(spark, source, name)]
 
-    before = matching([_folder(hours.first - timedelta(hours=1))])
-    own = matching(
-        name
-        for part in hours.by_day()
-        for name in ([f"date={part.day}/hour=*"] if part.is_day else map(_folder, part.starts()))
-    )
-    found = _Folders(own, before + matching([_folder(hours.until)]))
+    own = matching(f"date={day.first}/hour=*" for day in days.each())
+    beside = midnight(days.first) - timedelta(hours=1), midnight(days.until)
+    found = _Folders(own, matching(f"date={hour:%Y-%m-%d}/hour={hour:%H}" for hour in beside))
     return found if found.own or found.beside or _matching(spark, source, "date=*") else None
-
-
-def _folder(hour: datetime) -> str:
-    return f"date={hour:%Y-%m-%d}/hour={hour:%H}"
 
 
 def _matching(spark: SparkSession, source: str, pattern: str) -> list[str]:
@@ -199,12 +206,12 @@ def _matching(spark: SparkSession, source: str, pattern: str) -> list[str]:
     return [status.getPath().toString() for status in found or ()]
 
 
-def _read_source(spark: SparkSession, source: str, hours: Hours) -> DataFrame:
-    folders = _folders(spark, source, hours)
+def _read_source(spark: SparkSession, source: str, days: Days) -> DataFrame:
+    folders = _folders(spark, source, days)
     if folders is None:
         return _read_files(spark, source)
     own = _read_files(spark, source, *folders.own) if folders.own else _with_file(_no_lines(spark))
-    return own.union(_read_beside(spark, source, hours, folders.beside)) if folders.beside else own
+    return own.union(_read_beside(spark, source, days, folders.beside)) if folders.beside else own
 
 
 def _no_lines(spark: SparkSession) -> DataFrame:
@@ -212,11 +219,11 @@ def _no_lines(spark: SparkSession) -> DataFrame:
     return spark.range(0).select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in _SCHEMA))
 
 
-def _read_beside(spark: SparkSession, source: str, hours: Hours, folders: Sequence[str]) -> DataFrame:
-    """Read, in folders of other hours, the lines that have a time of these. Only these few are parsed."""
+def _read_beside(spark: SparkSession, source: str, days: Days, folders: Sequence[str]) -> DataFrame:
+    """Read, in folders of other days, the lines that have a time of these. Only these few are parsed."""
     texts = spark.read.option("basePath", source).text(list(folders))
-    times = [f"{hours.day}T"] if hours.is_day else [f"{hour:%Y-%m-%dT%H:}" for hour in hours.starts()]
-    times.append(f"{hours.until:%Y-%m-%dT%H:%M:%S}")  # a sample that ends at midnight is one of the day before
+    times = [f"{day.first}T" for day in days.each()]
+    times.append(f"{days.until}T00:00:00")  # a sample that ends at midnight is one of the day before
     theirs = texts.where(reduce(or_, (F.col("value").contains(time) for time in times)))
     parsed = theirs.withColumn("parsed", F.from_json("value", _SCHEMA, _JSON))
     return _with_file(parsed.select("parsed.*", *(name for name in ("date", "hour") if name in texts.columns)))
@@ -237,20 +244,22 @@ def _with_file(lines: DataFrame) -> DataFrame:
     return lines.select(*FIELDS, _CORRUPT, F.input_file_name().alias("file"), folder_hour.alias("folder_hour"))
 
 
-def _read_kafka(spark: SparkSession, source: str, hours: Hours) -> DataFrame:
+def _read_kafka(spark: SparkSession, source: str, days: Days, kafka: Mapping[str, str]) -> DataFrame:
     servers, _, topic = source.removeprefix(_KAFKA).partition("/")
     if not servers or not topic:
         raise BuildError(f"{source} is not of the form kafka://host:port/topic")
+    first, last = days.seconds()
     found = (
         spark.read.format("kafka")
+        .options(**{f"kafka.{name}": value for name, value in kafka.items()})
         .option("kafka.bootstrap.servers", servers)
         .option("subscribe", topic)
-        .option("startingTimestamp", str((hours.seconds()[0] - HOUR_SECONDS) * 1000))
+        .option("startingTimestamp", str((first - HOUR_SECONDS) * 1000))
         .option("startingOffsetsByTimestampStrategy", "latest")
+        .option("endingTimestamp", str((last + 1 + LATE_SECONDS) * 1000))
         .load()
     )
-    # Up to the topic's end: a record that waited for hours has the time at which it was sent. It may hold several
-    # lines.
+    # A record may hold several lines.
     lines = found.select(F.explode(F.split(F.col("value").cast("string"), "\n")).alias("line"), "timestamp")
     sent_hour = F.unix_seconds(F.date_trunc("hour", F.col("timestamp")))
     return (
@@ -275,9 +284,6 @@ def parse(lines: DataFrame) -> DataFrame:
         .withColumn("ended", F.expr("(ended_micros - 1) div 1000000"))
         .withColumn("micros", _micros(F.col("end_seconds") - F.col("begin_seconds")))
         .withColumn("reason", _reason())
-        .withColumn("one", F.col("reason").isNull() & (F.col("kind") == kind_of(PartitionLine)))
-        .withColumn("columns", F.when(F.col("one"), _one_partition()).otherwise(F.col("columns")))
-        .withColumn("block", F.when(F.col("one"), F.floor(F.col("partition") / BLOCK)).otherwise(F.col("block")))
         .select(
             "reason",
             F.when(is_bad, F.substring(_CORRUPT, 1, MAX_CHARACTERS)).alias("text"),
@@ -302,13 +308,6 @@ def _utc(name: str) -> Column:
 
 def _micros(seconds: Column) -> Column:
     return F.floor(seconds * 1e6 + 0.5)  # for values >= 0; F.round would make a BigDecimal of each
-
-
-def _one_partition() -> Column:
-    """The columns of a line of version 1."""
-    values = {name: F.col(name) for name in _COLUMNS if name != "lag_ms"}
-    values["lag_ms"] = F.floor(F.col("lag_seconds") * 1000 + 0.5)
-    return F.struct(*(F.array(values[name]).alias(name) for name in _COLUMNS))
 
 
 def _reason() -> Column:
@@ -357,12 +356,12 @@ def _lacks(kind: type[Line]) -> Column:
     return (F.col("kind") == kind_of(kind)) & reduce(or_, nulls)
 
 
-def of_hours(parsed: DataFrame, hours: Hours) -> DataFrame:
-    """Return the good lines of samples that ended in some hours, and the bad lines in these hours' folders."""
+def of_days(parsed: DataFrame, days: Days) -> DataFrame:
+    """Return the good lines of samples that ended in some days, and the bad lines in these days' folders."""
     good = F.col("reason").isNull()
     # Bad lines in folders that name no hour are reported for every day.
-    lay = F.col("folder_hour").isNull() | F.col("folder_hour").between(*hours.seconds())
-    return parsed.where((good & F.col("ended").between(*hours.seconds())) | (~good & lay))
+    lay = F.col("folder_hour").isNull() | F.col("folder_hour").between(*days.seconds())
+    return parsed.where((good & F.col("ended").between(*days.seconds())) | (~good & lay))
 
 
 def good_lines(parsed: DataFrame) -> DataFrame:
@@ -373,16 +372,16 @@ def good_lines(parsed: DataFrame) -> DataFrame:
 def by_kind(lines: DataFrame) -> Lines:
     """Split good lines by kind."""
 
-    def of(*kinds: type[Line]) -> DataFrame:
-        return lines.where(F.col("kind").isin([kind_of(kind) for kind in kinds]))
+    def of(kind: type[Line]) -> DataFrame:
+        return lines.where(F.col("kind") == kind_of(kind))
 
-    return Lines(of(*PARTITION_KINDS), of(LinkLine), of(QuotaLine), of(LimitLine), of(IntervalLine))
+    return Lines(of(PartitionsLine), of(LinkLine), of(QuotaLine), of(LimitLine), of(IntervalLine))
 
 
 def by_partition(partitions: DataFrame, *names: str) -> DataFrame:
     """Return a row for each partition, with `partition` and the figures `names` beside the columns of its line."""
     # Twice as fast as to zip the columns and to make rows of that, which makes an object of each row.
-    rows = partitions.drop("partition", *names).select("*", F.posexplode("columns.partition").alias("row", "partition"))
+    rows = partitions.drop(*names).select("*", F.posexplode("columns.partition").alias("row", "partition"))
     figures = {
         name: F.when(F.size(f"columns.{name}") > 0, F.get(f"columns.{name}", F.col("row"))).otherwise(F.lit(0))
         for name in names

@@ -32,6 +32,10 @@ ONE_MACHINE_SETTINGS: Final[Settings] = {
     # Some tasks read rows kept on this machine, others a remote file system. By default Spark holds the latter back for
     # a while, in search of a machine that has their file. With a local master that wait never ends.
     "spark.locality.wait": "0s",
+    # Hadoop starts a process, chmod, for each file and folder that it makes on this machine. So what a task has written
+    # is moved once, and no table has a file that says that it is written.
+    "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 
 
@@ -51,7 +55,12 @@ def open_session(master: str | None = None, launch: Mapping[str, str] | None = N
         settings = SPARK_SETTINGS | (LOOPBACK_SETTINGS | ONE_MACHINE_SETTINGS if on.startswith("local") else {})
         builder = SparkSession.builder.appName("weir report build")
         builder = builder.config(map={name: value for name, value in settings.items() if name not in made})
-        return (builder.master(master) if master else builder).getOrCreate()
+        spark = (builder.master(master) if master else builder).getOrCreate()
+        if on.startswith("local"):
+            # a file of checksums beside each file would take a process more
+            files = spark.sparkContext._jvm.org.apache.hadoop.fs.FileSystem  # type: ignore[union-attr]
+            files.getLocal(spark.sparkContext._jsc.hadoopConfiguration()).setWriteChecksum(False)
+        return spark
     except (*SPARK_ERRORS, OSError) as error:
         raise BuildError(f"Spark does not start: {first_line(error)}") from error
 

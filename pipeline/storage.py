@@ -1,14 +1,12 @@
-"""Writes tables into a folder on any Hadoop file system.
+"""Writes tables into a folder on any Hadoop file system, and copies them from there.
 
-Each run writes the hours that it builds of a day into a folder of its own, `date=2026-11-02/<run>/<table>/`, and never
-changes them afterwards. When all is there it adds a record, `hours.json`. Of each hour, the run that began last holds
-it. Then the tables that are made of the whole day are written, and `date=2026-11-02/current.json` is replaced, which
-names all runs that hold hours: from then on readers see the new day, all of it. A run that is killed has changed
-nothing.
+Each run writes a day into a folder of its own, `date=2026-11-02/<run>/<table>/`, and never changes it afterwards. When
+all is there it replaces `date=2026-11-02/current.json`, which names that folder: from then on readers see the new day,
+all of it. A run that is killed has changed nothing.
 
-Runs of the same day do not disturb each other, and need no lock: whoever has replaced the pointer looks at the records
-again, and where there are more by now than the pointer names, the day is made of these anew. A run's record is there
-before its pointer. So whichever pointer is the last, its run has seen all records.
+Runs of the same day do not disturb each other, and need no lock. A run does not replace the pointer of one that began
+after it, as that one has seen all samples that were there before. Which began later is told by a number: that of the
+pointer which a run has met, and 1; of runs with the same number by their names, and so by their clocks.
 
 What the pointer before names stays, for those who are reading it. What the one before that names is deleted, and so is
 what killed runs left, a day after they began.
@@ -19,10 +17,10 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from functools import reduce
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -44,41 +42,8 @@ FEW_ROWS: Final = 1_000_000
 _WORK: Final = "_weir"
 _ORDER: Final = ("broker_id", "side", "topic", "partition", "client_id", "window_start", "start", "end")
 """Rows are sorted by those of these columns that they have, so that readers skip what they do not need."""
-_RECORD: Final = "hours.json"
-_FORMAT: Final = 2
-"""Of what hours keep for the tables of a day. Hours of different formats cannot be joined."""
 _RUN_BEGAN: Final = "%Y%m%dT%H%M%SZ"
 _RENAMES_AT_ONCE: Final = frozenset({"file", "hdfs", "viewfs"})
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """The `hours` of a day that each run holds, and what each has committed (`records`). The `newest` began last."""
-
-    hours: Mapping[str, list[int]]
-    records: Mapping[str, Mapping[str, Any]]
-    newest: str
-
-    def is_whole(self, run: str) -> bool:
-        """Whether the run holds all that it has written."""
-        return len(self.hours[run]) == len(self.records[run]["samples"])
-
-    def runs(self) -> dict[str, list[int] | None]:
-        """Return what the pointer tells of runs."""
-        return {run: None if self.is_whole(run) else hours for run, hours in self.hours.items()}
-
-    def can_be_joined(self) -> bool:
-        """Whether all hours were kept in the format of this version."""
-        return all(self.records[run].get("format") == _FORMAT for run in self.hours)
-
-    def samples(self) -> dict[int, int]:
-        """Return how many samples each hour has."""
-        return {hour: self.records[run]["samples"][str(hour)] for run, hours in self.hours.items() for hour in hours}
-
-
-def in_use(published: Mapping[str, Any]) -> set[str]:
-    """Return the folders of runs that readers of a pointer look into."""
-    return {*published.get("runs", ()), *([published["run"]] if "run" in published else [])}
 
 
 class Output:
@@ -86,7 +51,6 @@ class Output:
 
     def __init__(self, spark: SparkSession, path: str, utc: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._spark = spark
-        self._number = 0
         self._jvm: Any = spark.sparkContext._jvm
         self._gateway: Any = spark.sparkContext._gateway
         self._path = path.rstrip("/") or "/"
@@ -95,6 +59,7 @@ class Output:
         self._files: Any = self._hadoop_path().getFileSystem(self._configuration)
         self.run = f"{utc():{_RUN_BEGAN}}-{uuid.uuid4().hex[:8]}"
         """A name that sorts by when the run began."""
+        self._number = 1
         self.partition_samples = 0
         """How many partition samples the tables are made of that are written next."""
 
@@ -124,75 +89,50 @@ class Output:
     @contextlib.contextmanager
     def day(self, day: date) -> Iterator[None]:
         """Delete what the run has written of a day unless readers see it when the block ends."""
-        self._number = 1 + max((record["number"] for record in self._records(day).values()), default=0)
+        self._number = 1 + self.current(day).get("number", 0)
         try:
             yield
         finally:
             self._delete_unseen(day)
 
-    def write(self, table: str, day: date, frame: DataFrame, *, apart: str | None = None, folder: str = "") -> None:
-        """Write a table of a day, or a part of one, where readers do not look yet.
+    def write(self, table: str, day: date, frame: DataFrame, *, apart: str | None = None) -> None:
+        """Write a table of a day where readers do not look yet.
 
-        - Rows that differ in the column `apart` are in folders of their own.
-        - `folder` is the run's own, unless it is another of this run.
+        Rows that differ in the column `apart` are in folders of their own.
         """
         few = self.partition_samples <= FEW_ROWS
         put = frame.coalesce(1) if few else frame.repartition(-(-self.partition_samples // ROWS_OF_A_FILE))
         order = [name for name in (apart, *_ORDER) if name and name in frame.columns]
         self._describe(f"{day} {table}")
         writer = (put.sortWithinPartitions(*order) if order else put).write.mode("overwrite")
-        (writer.partitionBy(apart) if apart else writer).parquet(self._name(_folder(day), folder or self.run, table))
+        (writer.partitionBy(apart) if apart else writer).parquet(self._name(_folder(day), self.run, table))
 
-    def rows(self, day: date, tables: Mapping[str, StructType], folder: str = "") -> dict[str, int]:
+    def rows(self, day: date, tables: Mapping[str, StructType]) -> dict[str, int]:
         """Return how many rows each of the tables has that `write` has written."""
         # One query for all tables, by few tasks: a file tells its number of rows at its end.
-        path = [_folder(day), folder or self.run]
         counts = [
-            self._spark.read.schema(schema).parquet(self._name(*path, name)).agg(F.lit(name), F.count(F.lit(1)))
+            self._spark.read.schema(schema)
+            .parquet(self._name(_folder(day), self.run, name))
+            .agg(F.lit(name), F.count(F.lit(1)))
             for name, schema in tables.items()
         ]
         with as_set(self._spark, {FILE_TASKS: self._spark.sparkContext.defaultParallelism}):
             return dict(reduce(DataFrame.union, counts).collect())
 
-    def read(self, table: str, day: date, folders: Iterable[str], schema: StructType) -> DataFrame:
-        """Return what runs have written of a day."""
-        paths = [self._name(_folder(day), folder, table) for folder in folders]
-        return self._spark.read.schema(schema).parquet(*paths)
-
-    def commit(self, day: date, samples: Mapping[int, int], facts: Mapping[str, Any]) -> None:
-        """Tell that the run has written all of some hours, with how many `samples` each has.
-
-        From then on any run of this day counts them in: see `held`.
-        """
-        record = {"number": self._number, "format": _FORMAT, "samples": samples, **facts}
-        self._replace(self._hadoop_path(_folder(day), self.run, _RECORD), json.dumps(record).encode())
-
-    def held(self, day: date) -> Held:
-        """Return which runs' hours make up a day: of each hour, that of the run that began last."""
-        records = self._records(day)
-        newest: dict[int, str] = {}
-        for run, record in sorted(records.items(), key=lambda item: (item[1]["number"], item[0])):
-            newest |= dict.fromkeys(map(int, record["samples"]), run)
-        runs: dict[str, list[int]] = {run: [] for run in records}
-        for hour, run in sorted(newest.items()):
-            runs[run].append(hour)
-        held = {run: hours for run, hours in runs.items() if hours}
-        return Held(held, records, max(held, key=lambda run: (records[run]["number"], run), default=""))
-
-    def publish(self, day: date, folder: str, held: Held, facts: Mapping[str, Any]) -> None:
-        """Have readers see the hours that are `held`, and the tables in `folder`, with `facts` about them."""
+    def publish(self, day: date, facts: Mapping[str, Any]) -> None:
+        """Have readers see what the run has written of a day, with `facts` about it."""
         before = self.current(day)
+        if (before.get("number", 0), before.get("run", "")) > (self._number, self.run):
+            return
         contents = {
-            "run": folder,
-            "runs": held.runs(),
+            "run": self.run,
+            "number": self._number,
+            "before": before.get("run"),
             "made_at": f"{self._utc():%Y-%m-%dT%H:%M:%SZ}",
-            **facts,
         }
-        kept = in_use(contents) | in_use(before)
-        self._replace(
-            self._hadoop_path(_folder(day), POINTER), json.dumps(contents | {"before": sorted(in_use(before))}).encode()
-        )
-        for old in {*before.get("before", ())} - kept:
+        self._replace(self._hadoop_path(_folder(day), POINTER), json.dumps(contents | dict(facts)).encode())
+        kept = {self.run, before.get("run")}
+        if (old := before.get("before")) and old not in kept:
             self._files.delete(self._hadoop_path(_folder(day), old), True)
         self._delete_abandoned(_folder(day), kept)
 
@@ -202,23 +142,27 @@ class Output:
 
     def delete_before(self, first: date) -> None:
         """Delete the tables of all days before `first`."""
-        path = self._hadoop_path()
-        for status in self._files.listStatus(path) if self._files.exists(path) else ():
-            name = status.getPath().getName()
-            if status.isDirectory() and name.startswith("date=") and name < _folder(first):
-                self._files.delete(status.getPath(), True)
+        for day in self.days():
+            if day < first:
+                self._files.delete(self._hadoop_path(_folder(day)), True)
 
-    def _records(self, day: date) -> dict[str, dict[str, Any]]:
-        """Return what each run has committed."""
-        found = {
-            folder: self._read_json(self._hadoop_path(_folder(day), folder, _RECORD)) for folder in self._folders(day)
-        }
-        return {folder: record for folder, record in found.items() if record}
+    def days(self) -> list[date]:
+        """Return the days that have a folder, in order."""
+        found = []
+        for status in self._files.globStatus(self._hadoop_path("date=*")) or ():
+            with contextlib.suppress(ValueError):
+                found.append(date.fromisoformat(status.getPath().getName().removeprefix("date=")))
+        return sorted(found)
 
-    def _folders(self, day: date) -> list[str]:
-        path = self._hadoop_path(_folder(day))
-        statuses = self._files.listStatus(path) if self._files.exists(path) else ()
-        return sorted(status.getPath().getName() for status in statuses if status.isDirectory())
+    def get(self, day: date, folder: Path) -> None:
+        """Copy what readers see of a day, its tables and its pointer, to a `folder` of this machine."""
+        if run := self.current(day).get("run"):
+            for name in (run, POINTER):
+                target = folder / _folder(day) / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                self._files.copyToLocalFile(
+                    False, self._hadoop_path(_folder(day), name), self._jvm.org.apache.hadoop.fs.Path(str(target)), True
+                )
 
     def _read_json(self, path: Any) -> dict[str, Any]:
         try:
@@ -241,6 +185,8 @@ class Output:
         stream.write(bytearray(contents))
         stream.close()
         if renames:
+            # that of a file which a run with checksums has written, and which a run without leaves
+            self._files.delete(self._jvm.org.apache.hadoop.fs.Path(path.getParent(), f".{path.getName()}.crc"), False)
             option = getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename")
             options = self._gateway.new_array(option, 1)
             options[0] = option.OVERWRITE
@@ -250,13 +196,11 @@ class Output:
             context.rename(self._files.makeQualified(written), self._files.makeQualified(path), options)
 
     def _delete_unseen(self, day: date) -> None:
-        """Delete what this run has written of a day, but for what readers see."""
-        seen = in_use(self.current(day))
-        for folder in self._folders(day):
-            if folder.partition(".")[0] == self.run and folder not in seen:
-                self._files.delete(self._hadoop_path(_folder(day), folder), True)
+        """Delete what this run has written of a day, unless readers see it."""
+        if self.current(day).get("run") != self.run:
+            self._files.delete(self._hadoop_path(_folder(day), self.run), True)
 
-    def _delete_abandoned(self, folder: str, kept: Collection[str]) -> None:
+    def _delete_abandoned(self, folder: str, kept: Collection[str | None]) -> None:
         """Delete the folders of runs that are not to be `kept` and began long ago."""
         oldest = f"{self._utc() - ABANDONED_AFTER:{_RUN_BEGAN}}"
         path = self._hadoop_path(folder)

@@ -14,9 +14,7 @@ from typing import Final, Literal
 ColumnType = Literal["boolean", "double", "int", "long", "string", "timestamp"]
 
 POINTER: Final = "current.json"
-"""Names in `run` the folder of the tables that are made of the whole day, and in `runs` those of the tables BY_HOUR.
-With each of these are the hours of which its rows count, or null where all do.
-"""
+"""Names in `run` the folder of the tables of a day, beside facts about its samples."""
 
 WINDOW_SECONDS: Final[Mapping[str, int]] = MappingProxyType({"minute": 60, "hour": 3600})
 
@@ -244,13 +242,3 @@ ALL_TABLES: Final = (
     *(PARTITION_RATES, BROKER_RATES, THROTTLE_ACCURACY, THROTTLE_MINUTES, MOVES, REPLICA_LAG, BEHIND_MINUTES),
     *(BROKER_SAMPLES, LIMITS, COVERAGE, ABSENCES),
 )
-
-BY_HOUR: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        PARTITION_RATES.name: "window_start",
-        BROKER_RATES.name: "window_start",
-        LIMITS.name: "window_start",
-        BROKER_SAMPLES.name: "end",  # a sample that ends at a whole hour is one of the hour before
-    }
-)
-"""The tables whose rows are of one hour each, and the column that tells which."""

@@ -449,6 +449,7 @@ class Sidecar:
             self._clock,
             lambda: self._cluster.view.cluster_id,
             self.limits.clients,
+            strict_tls=self.config.strict_tls,
         )
         self._exporter.start()
         topic = None if config.kafka is None else config.kafka.topic

@@ -6,11 +6,9 @@ IntervalLine, which says how much of each other kind belongs to it. A line that 
 twice.
 
 Partitions are told in columns: a PartitionsLine has an array for each figure, and its partitions' ids in another.
-Version 1 had a PartitionLine for each partition instead.
 
 Fields may be added, each with a default; SCHEMA_VERSION then grows, and readers of older versions leave the new fields
-alone. A change that they would misread also raises MIN_READER. No field is renamed or gets another meaning, so lines of
-older versions stay readable.
+alone. A change that they would misread also raises MIN_READER. No field is renamed or gets another meaning.
 """
 
 from __future__ import annotations
@@ -50,9 +48,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
     """The fields that every line begins with."""
 
     schema: Annotated[int, Meta(description="version of this schema")] = SCHEMA_VERSION
-    min_reader: Annotated[
-        int, Meta(description="oldest version of a reader that understands the line; 1 in version 1")
-    ] = MIN_READER
+    min_reader: Annotated[int, Meta(description="oldest version of a reader that understands the line")] = MIN_READER
     broker_id: Annotated[int, Meta(description="the broker beside the sidecar")]
     start_id: Annotated[str, Meta(description="one start of the sidecar's process; later ones sort after it")]
     sequence: Annotated[int, Meta(description="number of the sample in its process, from 1 on without gaps")]
@@ -80,17 +76,14 @@ class _Bytes(_OfPeer, frozen=True, kw_only=True):
     left_out: Annotated[int, Meta(description="partitions left out of a fetch for want of quota, times")]
 
 
-class PartitionLine(_Bytes, frozen=True, kw_only=True, tag="partition"):
-    """One partition that moved bytes, was left out, or caught up in the interval, with one peer on one side.
+class PartitionLine(_Bytes, frozen=True, kw_only=True):
+    """One partition of a PartitionsLine. It is not written as a line of its own."""
 
-    Only sidecars of version 1 wrote it.
-    """
-
-    topic: Annotated[str, Meta(description="its name; what goes by an id of unknown name is in its link's line alone")]
-    partition: Annotated[int, Meta(description="its id")]
-    batches: Annotated[int, Meta(description="whole batches in `bytes_complete`; in unthrottled topics 0")]
-    lag_messages: Annotated[int | None, Meta(description="offsets behind the high watermark at the end")] = None
-    lag_seconds: Annotated[float | None, Meta(description="since when it was not caught up then (KIP-16)")] = None
+    topic: str
+    partition: int
+    batches: int
+    lag_messages: int | None = None
+    lag_seconds: float | None = None
 
 
 Numbers = tuple[int, ...]
@@ -132,7 +125,7 @@ class PartitionsLine(_OfPeer, frozen=True, kw_only=True, tag="partitions"):
     columns: Annotated[PartitionColumns, Meta(description="a figure of each partition in each column")]
 
     def rows(self) -> Iterator[PartitionLine]:
-        """Yield each partition as a line of version 1. ValueError where columns differ in length."""
+        """Yield each partition. ValueError where columns differ in length."""
         shared = {name: getattr(self, name) for name in Line.__struct_fields__}
         ids = self.columns.partition
         columns = {
@@ -167,7 +160,7 @@ class LinkLine(_Bytes, frozen=True, kw_only=True, tag="link"):
     fetches_held: Annotated[int, Meta(description="replica fetches held until there was budget")]
     away_seconds: Annotated[
         float | None,
-        Meta(description="since its last fetch, where it has no connection at the end. Since version 2"),
+        Meta(description="since its last fetch, where it has no connection at the end"),
     ] = None
 
 
@@ -197,12 +190,12 @@ class QuotaLine(Line, frozen=True, kw_only=True, tag="quota"):
     ]
     mode: Annotated[
         str | None,
-        Meta(description="`observe`: it held nothing back; `shared`: `rate` is that of all leaders. Since version 2"),
+        Meta(description="`observe`: it held nothing back; `shared`: `rate` is that of all leaders"),
     ] = None
 
 
 class LimitLine(Line, frozen=True, kw_only=True, tag="limit"):
-    """A client with a limit by records that moved some, or was kept waiting, in the interval. Since version 2.
+    """A client with a limit by records that moved some, or was kept waiting, in the interval.
 
     A client that several entries of `[[limits.client]]` fit has one line, with the entry that allows least.
     """
@@ -230,20 +223,19 @@ class IntervalLine(Line, frozen=True, kw_only=True, tag="interval"):
 
     version: Annotated[str, Meta(description="the sidecar's")]
     interval_seconds: Annotated[float, Meta(description="as configured")]
-    partitions: Annotated[int, Meta(description="partitions in the set's lines of kind `partitions`, or `partition`")]
+    partitions: Annotated[int, Meta(description="partitions in the set's lines of kind `partitions`")]
     links: Annotated[int, Meta(description="lines of kind `link`")]
     quotas: Annotated[int, Meta(description="lines of kind `quota`")]
-    limits: Annotated[int, Meta(description="lines of kind `limit`. Since version 2")] = 0
-    cluster_id: Annotated[
-        str | None, Meta(description="the cluster's id, where the sidecar knows it. Since version 2")
-    ] = None
+    limits: Annotated[int, Meta(description="lines of kind `limit`")] = 0
+    cluster_id: Annotated[str | None, Meta(description="the cluster's id, where the sidecar knows it")] = None
 
 
-AnyLine = PartitionsLine | PartitionLine | LinkLine | QuotaLine | LimitLine | IntervalLine
-KINDS: tuple[type[Line], ...] = (PartitionsLine, PartitionLine, LinkLine, QuotaLine, LimitLine, IntervalLine)
+_Written = PartitionsLine | LinkLine | QuotaLine | LimitLine | IntervalLine
+AnyLine = _Written | PartitionLine
+KINDS: tuple[type[Line], ...] = (PartitionsLine, LinkLine, QuotaLine, LimitLine, IntervalLine)
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(AnyLine)
+_decoder = msgspec.json.Decoder(_Written)
 
 
 class _Version(msgspec.Struct):
@@ -260,7 +252,7 @@ def encode_lines(lines: Iterable[Line]) -> bytes:
 
 
 def decode_line(text: bytes | str) -> AnyLine:
-    """Read one line of this version, of an older one, or of a newer one that only added fields.
+    """Read one line of this version, or of a newer one that only added fields.
 
     Raises NewerSchema; msgspec.DecodeError for a text that is no such line.
     """
@@ -277,7 +269,7 @@ def decode_line(text: bytes | str) -> AnyLine:
 
 
 def by_partition(lines: Iterable[AnyLine]) -> Iterator[AnyLine]:
-    """Yield the lines with one of version 1 for each partition."""
+    """Yield the lines, with one for each partition in place of those in columns."""
     for line in lines:
         if isinstance(line, PartitionsLine):
             yield from line.rows()

@@ -231,6 +231,13 @@ def read_verdict(tables: OpenTables, since: datetime, until: datetime, zone: tzi
     return _Reader(tables, since, until).read(zone, top)
 
 
+def read_open_moves(tables: OpenTables, since: datetime, until: datetime) -> tuple[OpenMove, ...]:
+    """Read the moves that are open at the end of the range: how far behind they are, and when they end."""
+    reader = _Reader(tables, since, until)
+    reader.read_spans()
+    return reader.ends(micros(until)).open
+
+
 class _Reader:
     def __init__(self, tables: OpenTables, since: datetime, until: datetime) -> None:
         self._tables = tables
@@ -244,9 +251,12 @@ class _Reader:
     def _rows(self, query: str, filled: dict[str, object] | None = None, **values: object) -> list[Any]:
         return self._tables.rows(self._filled(query, **(filled or {})), **values)
 
-    def read(self, zone: tzinfo, top: int) -> Verdict:
+    def read_spans(self) -> None:
         throttled = {"name": "mover_spans", "table": "moves", "condition": "bytes_throttled > 0"}
         self._rows(_SPANS, {**throttled})
+
+    def read(self, zone: tzinfo, top: int) -> Verdict:
+        self.read_spans()
         self._rows(_SPANS, {"name": "slow_spans", "table": "replica_lag", "condition": "true"})
         self._rows(_STEPS, {"name": "moving", "rows": self._filled(_MOVING)})
         meanwhile = self._growth(self._filled(_OF_BROKERS, spans="slow_spans"), "moving")
@@ -258,7 +268,7 @@ class _Reader:
             sampled_until,
             self._impact(size or 0, during, apart),
             self._costs(top),
-            self._ends(until or 0),
+            self.ends(until or 0),
             tuple(Bound(*row) for row in self._rows(_BOUND)),
             self._room(zone, until or 0),
         )
@@ -288,7 +298,7 @@ class _Reader:
             for *row, size, minutes, held, stall in rows
         )
 
-    def _ends(self, until: int) -> Ends:
+    def ends(self, until: int) -> Ends:
         self._rows(_OPEN, {"fresh_since": until - FRESH_MINUTES * MINUTE_MICROS})
         ((count, unseen, last_end),) = self._rows(_ENDS)
         paces = ", ".join(_PACE.format(minutes=minutes) for minutes in PACES)

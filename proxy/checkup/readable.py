@@ -19,8 +19,10 @@ def readable_findings(
     if config.capture is None:
         return
     wanted = {path: keys.name for keys in all_keys for path in keys.files.paths}
-    if config.cluster is not None and config.cluster.properties is not None:
-        wanted[config.cluster.properties] = "cluster.properties"
+    exported = None if config.export is None else config.export.kafka
+    for table, about in ((config.cluster, "cluster.properties"), (exported, "export.kafka.properties")):
+        if table is not None and table.properties is not None:
+            wanted[table.properties] = about
     groups = _groups(proc / str(process.pid) / "status")
     for path, about in wanted.items():
         if not _may_read(Path(path), process.user, groups):

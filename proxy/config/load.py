@@ -89,7 +89,7 @@ def check_config(config: Config) -> None:
         _check_servers("cluster.bootstrap_servers", config.cluster.bootstrap_servers)
         connection_options(config.cluster, strict=config.strict_tls)
     check_capture(config)
-    _check_export(config.export)
+    _check_export(config.export, config.strict_tls)
     check_client_limits(config.limits.client, "limits.client")
     check_throttle(config.throttle, config.cluster, "throttle")
 
@@ -124,7 +124,7 @@ def _check_servers(field: str, servers: tuple[Address, ...]) -> None:
             raise ConfigError(field, f"{server} has port 0: a server's port must be given")
 
 
-def _check_export(export: Export | None) -> None:
+def _check_export(export: Export | None, strict_tls: bool) -> None:
     if export is None:
         return
     if export.directory is None and export.kafka is None:
@@ -134,3 +134,4 @@ def _check_export(export: Export | None) -> None:
         raise ConfigError("export.max_disk_bytes", f"must be at least {needed}, not {export.max_disk_bytes}")
     if export.kafka is not None:
         _check_servers("export.kafka.bootstrap_servers", export.kafka.bootstrap_servers)
+        connection_options(export.kafka, strict=strict_tls)

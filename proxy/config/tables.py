@@ -236,10 +236,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KafkaExport(msgspec.Struct, frozen=True, kw_only=True):
-    """The topic that samples are sent to. `max_buffer_bytes` bounds the samples that it has not accepted yet."""
+    """The topic that samples are sent to. `max_buffer_bytes` bounds the samples that it has not accepted yet.
+
+    `properties` is a file with Kafka's client properties, for SASL and TLS.
+    """
 
     bootstrap_servers: tuple[Address, ...]
     topic: TopicName
+    properties: FilePath | None = None
     max_buffer_bytes: PositiveBytes = 16 * 2**20
 
 

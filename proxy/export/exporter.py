@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from itertools import chain
 
 from weir.limits.clients import Client
+from weir.proxy.config.cluster_access import connection_options
 from weir.proxy.config.tables import Export
 from weir.proxy.export.sample import Sample, SampleSink
 from weir.proxy.export.stats import ExportStats
@@ -185,8 +186,10 @@ def new_exporter(
     clock: Callable[[], float],
     cluster_id: Callable[[], str | None] = lambda: None,
     clients: Iterable[Client] = (),
+    *,
+    strict_tls: bool = True,
 ) -> Exporter:
-    """Return an Exporter to the sinks that `config` names."""
+    """Return an Exporter to the sinks that `config` names; ConfigError where the topic's properties cannot be used."""
     start_id = new_start_id(time.time())
     sinks: list[SampleSink] = []
     if config.directory is not None:
@@ -201,7 +204,8 @@ def new_exporter(
             KafkaSink,  # imported here: aiokafka costs memory that most sidecars can save
         )
 
-        sinks.append(KafkaSink(config.kafka, broker_id, stats, log))
+        options = connection_options(config.kafka, strict=strict_tls)
+        sinks.append(KafkaSink(config.kafka, broker_id, stats, log, options))
     return Exporter(
         config.interval_seconds,
         broker_id,

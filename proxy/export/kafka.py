@@ -1,6 +1,6 @@
 """Sends samples to a Kafka topic: the same JSON lines as in files, some per message, keyed by the broker's id.
 
-Import it only where `[export.kafka]` is configured, as aiokafka costs memory.
+Messages are compressed with zstd. Import it only where `[export.kafka]` is configured, as aiokafka costs memory.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
@@ -29,11 +30,14 @@ class KafkaSink:
     """Sends samples with an idempotent producer. Has to be made in the event loop that it is used in.
 
     Samples that the topic does not accept are kept and sent again by another producer, so a line may be there twice. At
-    most `max_buffer_bytes` are kept; beyond that the oldest sample is dropped.
+    most `max_buffer_bytes` are kept; beyond that the oldest sample is dropped. `options` are of its connections.
     """
 
-    def __init__(self, config: KafkaExport, broker_id: int, stats: ExportStats, log: EventLog) -> None:
+    def __init__(
+        self, config: KafkaExport, broker_id: int, stats: ExportStats, log: EventLog, options: Mapping[str, Any]
+    ) -> None:
         self._config = config
+        self._options = options
         self._key = str(broker_id).encode()
         self._stats = stats
         self._log = log
@@ -101,8 +105,10 @@ class KafkaSink:
         return AIOKafkaProducer(
             bootstrap_servers=[str(server) for server in self._config.bootstrap_servers],
             client_id="weir",
+            compression_type="zstd",
             enable_idempotence=True,
             request_timeout_ms=round(REQUEST_TIMEOUT_SECONDS * 1000),
+            **self._options,
         )
 
     async def _send_all(self, producer: Any) -> None:

@@ -10,7 +10,9 @@ import pytest
 
 from tests.cli.commands import failing
 from tests.cli.plans import ASK, MB, answer, values
-from tests.pipeline.parquet import HOUR, START, broker_rate, hours, throttle, write_rates, write_throttles
+from tests.pipeline.page.past import Past, behind_minute, move
+from tests.pipeline.parquet import HOUR, MINUTE, START, broker_rate, hours, throttle, write_rates, write_throttles
+from weir.pipeline.tables import BEHIND_MINUTES, BROKER_RATES, MOVES
 
 pytestmark = pytest.mark.usefixtures("late_evening")
 
@@ -127,6 +129,25 @@ def test_what_a_short_history_does_not_tell_is_said(capsys: pytest.CaptureFixtur
         "value": 1,
         "unit": "ratio",
         "source": "default: the history has no throttle of policy kip73 that left anything out",
+    }
+
+
+def test_what_open_moves_have_left_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """One of two moves is open: each minute 1,000 messages fewer, and 121,000 left after two hours."""
+    past = Past(tmp_path)
+    past.put(BROKER_RATES, *hours(1, 10 * MB, 10 * MB))
+    still = move(0, START, None)
+    past.put(MOVES, still, move(1, START, START + HOUR))
+    for number in range(120):
+        behind = {"max_lag_messages": 240_000 - 1000 * number}
+        past.put(BEHIND_MINUTES, {**behind_minute(still, START + number * MINUTE), **behind})
+    ask = f"plan --broker 1 --size 1TB --history {past.write()} --quota 50MB"
+    figures = answer(capsys, ask)["figures"]
+    told = {name: figures[name]["value"] for name in figures if name.startswith("open_moves")}
+    assert told == {
+        "open_moves": 1,
+        "open_moves_behind": 121_000,
+        "open_moves_end": "2026-11-02 04:00+00:00",
     }
 
 

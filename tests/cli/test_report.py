@@ -42,7 +42,7 @@ def test_range_without_a_day_is_wrong_usage_before_spark_starts(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, until: str
 ) -> None:
     started: list[str] = []
-    monkeypatch.setattr("weir.cli.report._session", started.append)
+    monkeypatch.setattr("weir.cli.report.start_spark", started.append)
     assert failing(capsys, *_build(tmp_path, "--from", "2026-11-02", "--to", until)) == (
         2,
         f"--to: there is nothing from 2026-11-02 to before {until}.",
@@ -78,7 +78,7 @@ def test_day_of_which_nothing_arrived_is_told_by_the_exit_status(
 ) -> None:
     from weir.pipeline.day_report import DayReport
 
-    monkeypatch.setattr("weir.cli.report._session", lambda *_: None)
+    monkeypatch.setattr("weir.cli.report.start_spark", lambda *_: None)
     monkeypatch.setattr("weir.pipeline.build.build", lambda *_, **__: iter([DayReport(date(2026, 11, 2), silent=[3])]))
     monkeypatch.setattr("weir.pipeline.build.stop", lambda _: None)
     assert main(_build(tmp_path, *RANGE, *more)) == status

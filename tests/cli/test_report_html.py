@@ -101,7 +101,7 @@ def test_folders_that_are_not_there_are_wrong_usage(tmp_path: Path, capsys: pyte
 def test_folder_without_tables_fails_and_leaves_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "other"
     folder.mkdir()
-    sentence = f"{folder} has no table broker_rates: no broker_rates/*.parquet."
+    sentence = f"--input: {folder} has no table broker_rates: no broker_rates/*.parquet."
     assert failing(capsys, *_html(folder)) == (1, sentence)
     assert list(tmp_path.iterdir()) == [folder]
 
@@ -121,5 +121,5 @@ def test_without_duckdb_it_says_what_to_install(
     tables: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    sentence = "reading tables needs DuckDB: pip install 'kafka-weir[history]'."
+    sentence = "--input: reading tables needs DuckDB: pip install 'kafka-weir[history]'."
     assert failing(capsys, *_html(tables)) == (1, sentence)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import subprocess
+import sys
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from tests.pipeline.exported import Sidecar, link, partition
+from tests.proxy.exporting import sample
 from weir.lab.cluster import Cluster
+from weir.lab.jars import ensure
 from weir.lab.modes import NEWEST
 from weir.proxy.cluster import kafka_throttle
 from weir.proxy.cluster.kafka_channel import KafkaChannel
@@ -16,9 +24,15 @@ from weir.proxy.cluster.metadata import describe, every_topic
 from weir.proxy.config.address import Address
 from weir.proxy.config.cluster_access import connection_options
 from weir.proxy.config.tables import Cluster as ClusterTable
+from weir.proxy.config.tables import KafkaExport
+from weir.proxy.export.kafka import KafkaSink
+from weir.proxy.export.stats import ExportStats
+from weir.proxy.log import EventLog
 
 pytestmark = pytest.mark.integration
 
+SAMPLES = "weir-samples"
+ZSTD = 4
 SCRAM = "SCRAM-SHA-512"
 JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 WORD = 'se"cret; \\'
@@ -114,3 +128,56 @@ def _certificate(folder: Path, name: str) -> tuple[Path, Path]:
     names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     subprocess.run([*made, *names, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
     return key, certificate
+
+
+async def test_samples_pass_a_topic_that_wants_tls_and_a_password(tmp_path: Path) -> None:
+    """By the properties of Kafka's own clients, on both ends: the sidecar's and Spark's. What is sent is compressed.
+
+    One sample is of three days ago. The topic took it now, so a build of that day does not read it.
+    """
+    key, certificate = _certificate(tmp_path, "localhost")
+    together, client = tmp_path / "broker-both.pem", tmp_path / "client.properties"
+    together.write_text(key.read_text() + certificate.read_text())
+    properties = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": together,
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": certificate,
+        "sasl.enabled.mechanisms": SCRAM,
+        "sasl.mechanism.inter.broker.protocol": SCRAM,
+        "listener.name.repl.scram-sha-512.sasl.jaas.config": f'{JAAS} username="broker" password="none";',
+    }
+    client.write_text(
+        f"security.protocol=SASL_SSL\nssl.truststore.type=PEM\nssl.truststore.location={certificate}\n"
+        f'sasl.mechanism={SCRAM}\nsasl.jaas.config={JAAS} username="weir" password="word";\n'
+    )
+    now = datetime.now(UTC).replace(microsecond=0)
+    with NEWEST.cluster(1, properties=_listener("SASL_SSL", properties)) as cluster:
+        cluster.create_topic(SAMPLES, {0: [1]})
+        _add_user(cluster.bootstrap_servers, "weir", "word")
+        (place,) = cluster.places.values()
+        address = Address.parse(place.listener_address)
+        config = KafkaExport(bootstrap_servers=(address,), topic=SAMPLES, properties=str(client))
+        stats = ExportStats()
+        sink = KafkaSink(config, 1, stats, EventLog(), connection_options(config, strict=False))
+        for days in (0, 3):
+            sidecar = Sidecar(start_id=f"{days}", now=now - timedelta(days=days, seconds=10))
+            text = sidecar.sample(partition("t", 0, 1), link(1))
+            sink.offer(replace(sample(1), chunks=[text]))
+        await sink.close(60)
+        assert stats.written["kafka"] == 2
+        (segment,) = cluster.segments(SAMPLES, 0, 1)
+        assert segment.read_bytes()[22] & 7 == ZSTD
+        for ended, status, said in ((now, 0, ": 1 samples, "), (now - timedelta(days=3), 1, ": no samples; ")):
+            done = await asyncio.to_thread(_build, f"kafka://{address}/{SAMPLES}", client, tmp_path, ended.date())
+            assert done.returncode == status, done.stderr
+            assert f"{ended.date()}{said}" in done.stdout
+
+
+def _build(source: str, client: Path, folder: Path, day: date) -> subprocess.CompletedProcess[str]:
+    connector = ",".join(str(jar) for jar in ensure("spark-kafka"))
+    settings = f"--jars {connector} --conf spark.sql.shuffle.partitions=2 pyspark-shell"
+    command = [sys.executable, "-m", "weir", "report", "build", "--input", source, "--command-config", str(client)]
+    days = ["--from", f"{day}", "--to", f"{day + timedelta(days=1)}", "--output", str(folder / "tables")]
+    environment = os.environ | {"PYSPARK_SUBMIT_ARGS": settings, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return subprocess.run([*command, *days], env=environment, capture_output=True, text=True, timeout=400)

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.exported import DAY, write_lines
 from tests.pipeline.many_samples import generate
-from weir.pipeline.hours import Hours
+from weir.pipeline.days import Days
 from weir.pipeline.read import Lines, by_kind, good_lines, parse, read_lines
 
 ELSEWHERE = "Europe/Berlin"
@@ -110,7 +110,7 @@ class Frames:
         """What becomes of files with these lines, that lie in no folder of a day."""
         for number, text in enumerate(texts):
             write_lines(self.folder / f"{number}.jsonl.gz", text)
-        return parse(read_lines(self.spark, str(self.folder), Hours.of_day(DAY)))
+        return parse(read_lines(self.spark, str(self.folder), Days.of(DAY)))
 
     def good(self, *texts: bytes) -> DataFrame:
         return good_lines(self.parsed(*texts))

@@ -25,10 +25,9 @@ class Sidecar:
     """One process: counts its samples and its monotonic clock on. `now` is the time of day, which a test may set."""
 
     def __init__(
-        self, broker_id: int = 1, now: datetime = NOON, start_id: str = "a", monotonic: float = 1000.0, schema: int = 2
+        self, broker_id: int = 1, now: datetime = NOON, start_id: str = "a", monotonic: float = 1000.0
     ) -> None:
         self.broker_id = broker_id
-        self.schema = schema
         self.now = now
         self.start_id = start_id
         self.monotonic = monotonic
@@ -40,8 +39,6 @@ class Sidecar:
         begin, self.monotonic = self.monotonic, self.monotonic + seconds
         self.now += timedelta(seconds=seconds)
         key: dict[str, Any] = {
-            "schema": self.schema,
-            "min_reader": self.schema,
             "broker_id": self.broker_id,
             "start_id": self.start_id,
             "sequence": self.sequence,
@@ -62,8 +59,7 @@ class Sidecar:
             quotas=counts[QuotaLine],
             limits=counts[LimitLine],
         )
-        told = [_with(line, key) for line in lines]
-        return encode_lines([*(told if self.schema == 1 else in_columns(told)), end])
+        return encode_lines([*in_columns(_with(line, key) for line in lines), end])
 
 
 _NO_KEY: dict[str, Any] = {

@@ -16,7 +16,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from weir.pipeline.open_tables import published, run_folders
+from weir.pipeline.open_tables import published, table_folder
 from weir.pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY, WINDOW_SECONDS
 from weir.samples.schema import (
     AnyLine,
@@ -197,7 +197,7 @@ def table_sums(spark: SparkSession, tables: Path) -> dict[str, Sums]:
     """Return the same of the tables that the job wrote."""
 
     def table(name: str) -> DataFrame:
-        runs = [run for folder, facts in published(tables).items() for run in run_folders(folder, facts, name)]
+        runs = [table_folder(folder, facts, name) for folder, facts in published(tables).items()]
         return spark.read.parquet(*map(str, runs))
 
     start = F.unix_seconds("window_start")

@@ -23,9 +23,9 @@ from weir.pipeline.behind import (
     replica_lag,
     with_lag,
 )
-from weir.pipeline.behind_hours import replicas_of_hours, rows_in_sync, rows_of_day, rows_of_wanted
-from weir.pipeline.hours import Hours
-from weir.pipeline.read import Lines, by_kind, good_lines, of_hours
+from weir.pipeline.behind_rows import rows_that_count
+from weir.pipeline.days import Days
+from weir.pipeline.read import Lines, by_kind, good_lines, of_days
 from weir.pipeline.tables import BEHIND_MINUTES, MOVES, REPLICA_LAG
 from weir.samples.schema import Line
 
@@ -41,8 +41,7 @@ MOVE = (
 
 
 def _by_minute(lines: Lines) -> DataFrame:
-    replicas = replicas_of_hours(lines)
-    rows = rows_of_day(rows_of_wanted(lines, replicas), rows_in_sync(replicas))
+    rows = rows_that_count(lines, lambda frame: frame)
     return behind_by_minute(rows, lines.ends, rates_in_force(quotas_in_force(lines)))
 
 
@@ -70,8 +69,9 @@ def _four_hours(numbers: random.Random) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_rows_that_hours_leave_out_change_no_span(frames: Frames, seed: int) -> None:
-    """All rows make the same spans."""
+def test_rows_that_are_left_out_change_no_span(frames: Frames, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """All rows make the same spans as those of stretches of an hour."""
+    monkeypatch.setattr("weir.pipeline.behind_rows.SAMPLES", 6)
     lines = frames.lines(b"".join(_four_hours(random.Random(seed))))
     size = F.col("bytes_throttled") + F.col("bytes_unthrottled")
     figures = with_lag(lines.partitions, "bytes_throttled", "bytes_unthrottled", "lag_messages")
@@ -241,7 +241,7 @@ def test_move_over_midnight_is_two_spans_that_add_up(frames: Frames) -> None:
         sidecar.sample(partition("t", 0, 0, throttled=200, lag=(3, 20.0))),
         sidecar.sample(partition("t", 0, 0, throttled=300, lag=(0, 0.0))),
     )
-    first, second = (by_kind(good_lines(of_hours(parsed, Hours.of_day(DAY + timedelta(days=days))))) for days in (0, 1))
+    first, second = (by_kind(good_lines(of_days(parsed, Days.of(DAY + timedelta(days=days))))) for days in (0, 1))
     assert rows(moves(_spans(first)), "start", "end", "bytes") == [("2026-11-02 23:59:45", None, 100)]
     assert rows(moves(_spans(second)), "start", "end", "bytes") == [("2026-11-02 23:59:45", "2026-11-03 00:00:15", 500)]
 
@@ -321,7 +321,7 @@ def test_move_whose_last_sample_ends_at_midnight_ends_then(frames: Frames) -> No
         sidecar.sample(partition("t", 0, 0, throttled=100, lag=(5, 10.0)))
         + sidecar.sample(partition("t", 0, 0, throttled=200, lag=(0, 0.0)))
     )
-    lines = by_kind(good_lines(of_hours(parsed, Hours.of_day(DAY))))
+    lines = by_kind(good_lines(of_days(parsed, Days.of(DAY))))
     assert rows(moves(_spans(lines)), "end", "bytes") == [("2026-11-03 00:00:00", 300)]
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import json
 from datetime import UTC, date, datetime, timedelta
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +15,18 @@ from pyspark.sql import functions as F
 from tests.pipeline.exported import DAY, NOON, Sidecar, link, partition, quota, rows, write_lines
 from weir.pipeline.build import build
 from weir.pipeline.day_report import DayReport, nothing_came
-from weir.pipeline.day_tables import QUARANTINE, TABLES, Parts
+from weir.pipeline.day_tables import QUARANTINE, TABLES
+from weir.pipeline.days import Days, parse_hour
 from weir.pipeline.errors import BuildError
-from weir.pipeline.hours import Hours, parse_hour
-from weir.pipeline.open_tables import published, run_folders
+from weir.pipeline.open_tables import published, table_folder
 from weir.pipeline.rates import partition_rates
 from weir.pipeline.read import Lines, read_lines
 from weir.pipeline.session import FILE_TASKS, SHUFFLE_TASKS, as_set
 from weir.pipeline.storage import Output
-from weir.pipeline.tables import BY_HOUR, MOVES, PARTITION_RATES, POINTER
-from weir.pipeline.whole import QUARANTINE_COLUMNS
+from weir.pipeline.tables import MOVES, PARTITION_RATES
 
 NEXT_DAY = DAY + timedelta(days=1)
+HOUR = timedelta(hours=1)
 
 
 def _sample(sidecar: Sidecar, size: int) -> bytes:
@@ -53,11 +51,6 @@ class Job:
         until = first + timedelta(days=days)
         return list(build(self.spark, str(self.samples), str(self.tables), first, until, allow_empty=allow_empty))
 
-    def run_hours(self, first: int, until: int, *, allow_empty: bool = False) -> list[DayReport]:
-        """Build some hours of the day."""
-        since, end = (NOON.replace(hour=hour) for hour in (first, until))
-        return list(build(self.spark, str(self.samples), str(self.tables), since, end, allow_empty=allow_empty))
-
     def facts(self, day: date = DAY) -> dict[str, Any]:
         """What the pointer of a day says."""
         return published(self.tables)[self.tables / f"date={day}"]
@@ -70,16 +63,14 @@ class Job:
         return [path for path in (self.tables / f"date={day}").iterdir() if path.is_dir()]
 
     def table(self, name: str, day: date = DAY) -> DataFrame:
-        """A table, of which every run that the pointer names holds all hours that it has written."""
-        folders = run_folders(self.tables / f"date={day}", self.facts(day), name)
-        return reduce(DataFrame.union, (self.spark.read.parquet(str(folder)) for folder in folders))
+        return self.spark.read.parquet(str(table_folder(self.tables / f"date={day}", self.facts(day), name)))
 
     def contents(self, day: date = DAY) -> dict[str, list[Any]]:
         """All rows of a day's tables, sorted; quarantined files without their folder. Empty tables may have no file."""
         found = {}
         for name in TABLES:
-            folders = run_folders(self.tables / f"date={day}", self.facts(day), name)
-            if any(file for folder in folders for file in folder.rglob("*.parquet")):
+            folder = table_folder(self.tables / f"date={day}", self.facts(day), name)
+            if any(folder.rglob("*.parquet")):
                 frame = self.table(name, day)
                 found[name] = rows(frame, *(column for column in frame.columns if column not in ("file", "window")))
             else:
@@ -102,22 +93,11 @@ def light_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
     def counted(lines: Lines) -> DataFrame:
         return lines.partitions.agg(F.count("*").alias("lines"), F.max("ended").alias("ended"))
 
-    def of_hours(lines: Lines, places: int) -> dict[str, DataFrame]:
-        others = {name: counted(lines) for name in BY_HOUR if name != PARTITION_RATES.name}
-        return {PARTITION_RATES.name: partition_rates(lines, places=places), **others}
-
-    def of_day(parts: Parts, _: object) -> dict[str, DataFrame]:
-        others = {name: parts.links for name in TABLES if name not in BY_HOUR}
-        return {**others, QUARANTINE: parts.quarantine.select(*QUARANTINE_COLUMNS)}
+    def of_day(lines: Lines, _: object, bad: DataFrame, __: object, places: int) -> dict[str, DataFrame]:
+        rates = {PARTITION_RATES.name: partition_rates(lines, places=places), QUARANTINE: bad}
+        return {**{name: counted(lines) for name in TABLES}, **rates}
 
     monkeypatch.setattr("weir.pipeline.build.BY_WINDOW", frozenset({PARTITION_RATES.name}))
-    monkeypatch.setattr("weir.pipeline.build.hour_tables", of_hours)
-
-    def parts_of_hours(lines: Lines, found: DataFrame, bad: DataFrame, _: object) -> Parts:
-        of_all = counted(lines)
-        return Parts(found, links=of_all, quotas=of_all, replicas=of_all, in_sync=of_all, quarantine=bad)
-
-    monkeypatch.setattr("weir.pipeline.build.parts_of_hours", parts_of_hours)
     monkeypatch.setattr("weir.pipeline.build.day_tables", of_day)
     return job
 
@@ -143,7 +123,7 @@ def test_tables_of_a_day_have_as_many_tasks_as_their_rows_need(
         assert light_job.run()[0].samples == 5
         assert (settings.get(SHUFFLE_TASKS), settings.get(FILE_TASKS, None)) == ("16", None)
     cores = light_job.spark.sparkContext.defaultParallelism
-    assert seen[MOVES.name] == [str(tasks or cores), str(cores)]
+    assert seen[MOVES.name] == ([str(tasks), None] if tasks else [str(cores)] * 2)
 
 
 def test_rerun_of_a_range_gives_the_same_tables(job: Job) -> None:
@@ -325,8 +305,7 @@ def test_run_that_is_killed_changes_nothing_and_a_later_one_clears_up(light_job:
     later = Output(light_job.spark, str(light_job.tables), lambda: datetime.now(UTC) + timedelta(days=2))
     with later.writing(), later.day(DAY):
         for _ in range(2):  # what the pointer before named stays
-            later.commit(DAY, dict.fromkeys(range(24), 1), {"clusters": []})
-            later.publish(DAY, later.run, later.held(DAY), {})
+            later.publish(DAY, {})
     assert [path.name for path in light_job.runs()] == [later.run]
 
 
@@ -362,74 +341,51 @@ def test_tables_of_samples_are_not_replaced_by_empty_ones(light_job: Job) -> Non
     assert (report.is_refused, light_job.contents()["partition_rates"]) == (False, [])
 
 
-def test_hours_that_are_built_at_the_same_time_are_both_seen(light_job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another run publishes its hour after this one has looked at which hours there are, and before it publishes."""
-    for hour in (12, 13):
-        light_job.export(_sample(Sidecar(now=NOON.replace(hour=hour)), hour), hour=hour)
-    publish = Output.publish
-    others: list[int] = []
-
-    def late(*arguments: Any) -> None:
-        if not others:
-            others.append(0)
-            light_job.run_hours(13, 14)
-        publish(*arguments)
-
-    monkeypatch.setattr(Output, "publish", late)
-    light_job.run_hours(12, 13)
-    assert [row[-1] for row in light_job.contents()["partition_rates"]] == [12, 12, 13, 13]
-    assert light_job.facts()["samples"] == 2
-
-
 @pytest.mark.oldest_spark
 def test_hour_of_samples_is_not_replaced_by_an_empty_one(light_job: Job) -> None:
-    """The others that were asked for are."""
+    """The samples of one hour have expired: the day stays as it was, though others have come."""
     files = [light_job.export(_sample(Sidecar(now=NOON.replace(hour=hour)), hour), hour=hour) for hour in (12, 13)]
     light_job.run()
     write_lines(files[0], _sample(Sidecar(now=NOON), 50))
     files[1].unlink()
-    (report,) = light_job.run_hours(12, 14)
-    assert (report.is_refused, report.refused_hours) == (True, [13])
-    assert "no whole sample from 13:00 on for an hour, whose tables stay" in report.sentence()
+    (report,) = light_job.run()
+    assert (report.is_refused, report.lost_hours) == (True, [13])
+    assert "1 samples, none is left of the hours from 13:00, so its tables stay as they were" in report.sentence()
     assert light_job.facts()["samples"] == 2
-    assert (
-        light_job.run_hours(13, 14)[0].sentence().startswith("2026-11-02 13:00 to 14:00: no whole sample; its tables")
-    )
-    assert light_job.facts()["samples"] == 2
-    (report,) = light_job.run_hours(13, 14, allow_empty=True)
+    (report,) = light_job.run(allow_empty=True)
     assert (report.is_refused, light_job.facts()["samples"]) == (False, 1)
 
 
-def test_bad_line_in_no_folder_of_an_hour_is_told_once(light_job: Job) -> None:
-    """Each run reads it, whichever hour it builds."""
-    write_lines(light_job.samples / "all.jsonl.gz", _sample(Sidecar(), 1) + b"no sample\n")
-    for hour in (12, 13):
-        light_job.run_hours(hour, hour + 1)
-    assert rows(light_job.table(QUARANTINE), "reason", "line") == [("not_json", "no sample")]
-    assert light_job.facts()["samples"] == 1
+def test_range_of_hours_builds_the_days_that_it_lies_in(light_job: Job) -> None:
+    """From 23:00 to 01:00: both days, all of them."""
+    for day in (DAY, NEXT_DAY):
+        light_job.export(_sample(Sidecar(now=NOON + (day - DAY)), 7), day=day)
+    evening = NOON.replace(hour=23)
+    reports = build(light_job.spark, str(light_job.samples), str(light_job.tables), evening, evening + 2 * HOUR)
+    assert [(report.day, report.samples) for report in reports] == [(DAY, 1), (NEXT_DAY, 1)]
+    last = build(light_job.spark, str(light_job.samples), str(light_job.tables), evening, evening + HOUR)
+    assert [report.day for report in last] == [DAY]
 
 
-def test_hours_are_not_joined_to_a_day_that_has_kept_nothing_for_them(light_job: Job) -> None:
+def test_run_does_not_replace_what_one_that_began_later_made(light_job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs end before one that began first, and have read a sample more."""
     light_job.export(_sample(Sidecar(), 1))
-    light_job.run()
-    pointer = light_job.tables / f"date={DAY}" / POINTER
-    (pointer.parent / f".{POINTER}.crc").unlink()
-    pointer.write_text(json.dumps({"run": light_job.current(), "samples": 1}))
-    with pytest.raises(BuildError, match="2026-11-02 was built by an earlier version: build the whole day"):
-        light_job.run_hours(13, 14)
+    publish = Output.publish
+    first: list[str] = []
 
+    def late(output: Output, *of: Any) -> None:
+        if not first:
+            first.append(output.run)
+            light_job.export(_sample(Sidecar(2), 2), "late")
+            light_job.run()
+            light_job.run()
+        publish(output, *of)
 
-def test_hours_are_not_joined_to_those_that_an_earlier_version_kept_otherwise(light_job: Job) -> None:
-    light_job.export(_sample(Sidecar(), 1))
-    light_job.run_hours(12, 13)
-    record = light_job.tables / f"date={DAY}" / light_job.current() / "hours.json"
-    (record.parent / f".{record.name}.crc").unlink()
-    kept = json.loads(record.read_text())
-    record.write_text(json.dumps({name: value for name, value in kept.items() if name != "format"}))
-    with pytest.raises(BuildError, match="2026-11-02 was built by an earlier version: build the whole day once"):
-        light_job.run_hours(13, 14)
+    monkeypatch.setattr(Output, "publish", late)
     light_job.run()
-    assert [report.is_refused for report in light_job.run_hours(13, 14)] == [False]
+    assert light_job.facts()["samples"] == 2
+    assert len(light_job.runs()) == 2
+    assert first[0] not in [path.name for path in light_job.runs()]
 
 
 def test_folders_of_other_days_are_not_read(light_job: Job) -> None:
@@ -455,7 +411,7 @@ def test_days_in_no_folders_are_read_once(light_job: Job, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("weir.pipeline.build.read_lines", counted)
     assert [report.samples for report in light_job.run(days=2)] == [1, 1]
-    assert asked == [Hours.between(DAY, DAY + timedelta(days=2))]
+    assert asked == [Days(DAY, DAY + timedelta(days=2))]
 
 
 def _killed(*_: object) -> None:

@@ -24,7 +24,7 @@ from weir.lab.errors import LabError
 from weir.lab.jars import ensure
 from weir.lab.java import find_java
 from weir.pipeline.day_tables import TABLES
-from weir.pipeline.open_tables import published, run_folders
+from weir.pipeline.open_tables import published, table_folder
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -130,7 +130,7 @@ def _contents(tables: Path) -> dict[str, list[tuple[object, ...]]]:
         connection.execute("SET TimeZone = 'UTC'")
         for table in TABLES:
             columns = "* EXCLUDE (file)" if table == "quarantine" else "*"
-            runs = [run for folder, facts in published(tables).items() for run in run_folders(folder, facts, table)]
+            runs = [table_folder(folder, facts, table) for folder, facts in published(tables).items()]
             files = [str(file) for run in runs for file in run.rglob("*.parquet")]
             # Spark writes no file of a table without rows whose windows have folders of their own
             rows = connection.read_parquet(files, hive_partitioning=True).select(columns).fetchall() if files else []

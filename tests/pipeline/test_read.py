@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -12,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import DAY, NOON, Sidecar, limit, link, partition, quota, rows
-from weir.pipeline.hours import Hours
+from weir.pipeline.days import Days
 from weir.pipeline.read import (
     MAX_CHARACTERS,
     MAX_SECONDS,
@@ -23,20 +25,21 @@ from weir.pipeline.read import (
     is_by_day,
     read_lines,
 )
-from weir.pipeline.whole import missing_samples, quarantine, samples, without_duplicates, without_partial
-from weir.samples.schema import KINDS, SCHEMA_VERSION, Line, PartitionLine, columns, kind_of
+from weir.pipeline.whole import processes, quarantine, samples, without_duplicates, without_partial
+from weir.samples.schema import KINDS, SCHEMA_VERSION, Line, columns, kind_of
 
 
-def test_topic_is_read_to_its_end(spark: SparkSession) -> None:
-    """A record may have the time of a day long after that of its samples."""
+def test_topic_is_read_by_the_times_of_its_records(spark: SparkSession) -> None:
+    """From an hour before the day to a day after it: a record may have waited. With the client's own properties."""
     reader = MagicMock()
-    reader.option.return_value = reader
+    reader.option.return_value = reader.options.return_value = reader
     session = MagicMock()
     session.read.format.return_value = reader
-    read_lines(session, "kafka://localhost:1/samples", Hours.of_day(DAY))
+    read_lines(session, "kafka://localhost:1/samples", Days.of(DAY), kafka={"security.protocol": "SSL"})
     options = dict(call.args for call in reader.option.call_args_list)
     assert options["startingTimestamp"] == str(int((NOON - timedelta(hours=13)).timestamp()) * 1000)
-    assert not [name for name in options if name.startswith("ending")]
+    assert options["endingTimestamp"] == str(int((NOON + timedelta(hours=36)).timestamp()) * 1000)
+    reader.options.assert_called_once_with(**{"kafka.security.protocol": "SSL"})
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -49,7 +52,7 @@ def test_folders_of_other_days_are_not_listed(monkeypatch: pytest.MonkeyPatch, i
         return [f"{source}/{pattern}"] if is_there or pattern == "date=*" else []
 
     monkeypatch.setattr("weir.pipeline.read._matching", matching)
-    assert is_by_day(MagicMock(), "/samples", Hours.of_day(DAY))
+    assert is_by_day(MagicMock(), "/samples", Days.of(DAY))
     around = [
         f"date={DAY - timedelta(days=1)}/hour=23",
         f"date={DAY}/hour=*",
@@ -58,28 +61,18 @@ def test_folders_of_other_days_are_not_listed(monkeypatch: pytest.MonkeyPatch, i
     assert listed == around + ([] if is_there else ["date=*"])
 
 
-def test_only_the_folders_of_an_hour_and_those_beside_it_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = []
-
-    def matching(_session: object, source: str, pattern: str) -> list[str]:
-        listed.append(pattern)
-        return [f"{source}/{pattern}"]
-
-    monkeypatch.setattr("weir.pipeline.read._matching", matching)
-    evening = NOON.replace(hour=22)
-    assert is_by_day(MagicMock(), "/samples", Hours(evening, evening + timedelta(hours=3)))
-    assert listed == [
-        *(f"date={DAY}/hour={hour}" for hour in (21, 22, 23)),
-        *(f"date={DAY + timedelta(days=1)}/hour={hour}" for hour in ("00", "01")),
-    ]
+def test_docs_name_the_fields_of_which_no_table_is_made() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "samples.md").read_text(encoding="utf-8")
+    (told,) = re.findall(r"^No \[table\].*? is made of (.*?)\.\n\n", page, re.DOTALL | re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", told)) == {name.removeprefix("columns.") for name in UNUSED}
 
 
 NOT_KEPT = {*UNUSED, "schema", "min_reader", "end_utc"}
 
 
 def _changed(**values: object) -> bytes:
-    """A line of one partition, as version 1 has it, with other values; `...` takes a field away."""
-    return _with(Sidecar(schema=1), values)
+    """A link's line with other values; `...` takes a field away."""
+    return _with(Sidecar(), values, None, link(1))
 
 
 def _in_columns(line: dict[str, object] | None = None, **columns: object) -> bytes:
@@ -111,12 +104,12 @@ BAD = {
     _changed(**NEWER): "newer_schema",
     _changed(kind="comet"): "unknown_kind",
     _changed(kind=...): "unknown_kind",
-    _changed(topic=...): "missing_field",
+    _changed(peer=...): "missing_field",
     _changed(end_utc="yesterday"): "bad_time",
     _changed(end_utc="2026-11-02Z"): "bad_time",
     _changed(end_seconds=1000.0): "bad_time",
     _changed(bytes_throttled=-1): "negative_bytes",
-    _changed(topic="x" * 10_000_000): "too_long",
+    _in_columns({"topic": "x" * 10_000_000}): "too_long",
     _QUOTA[:-2] + b", 1" * MAX_SECONDS + b"]}": "too_long",
     json.dumps(json.loads(_QUOTA) | {"bytes": -1}).encode(): "negative_bytes",
     _with(Sidecar(), {"records": -1}, None, limit("connector-s3-0", 1)): "negative_bytes",
@@ -168,7 +161,7 @@ def _known(text: bytes) -> str:
 
 
 def test_line_at_the_bounds_is_read(frames: Frames) -> None:
-    assert rows(frames.parsed(_changed(topic="x" * MAX_CHARACTERS)), "reason") == [(None,)]
+    assert rows(frames.parsed(_in_columns({"topic": "x" * MAX_CHARACTERS})), "reason") == [(None,)]
 
 
 def test_what_a_later_version_added_is_ignored(frames: Frames) -> None:
@@ -177,11 +170,11 @@ def test_what_a_later_version_added_is_ignored(frames: Frames) -> None:
     texts = [_changed(**later), _in_columns(later, colours=["red"]), _changed(kind="comet", **later)]
     lines = frames.parsed(b"\n".join(texts))
     assert rows(lines, "reason") == [(None,)] * 3
-    assert rows(by_kind(good_lines(lines)).partitions, "kind") == [("partition",), ("partitions",)]
+    assert rows(by_kind(good_lines(lines)).partitions, "kind") == [("partitions",)]
 
 
 @pytest.mark.oldest_spark
-def test_lines_of_both_versions_give_the_same_rows(frames: Frames) -> None:
+def test_columns_give_a_row_for_each_partition(frames: Frames) -> None:
     told = [
         partition("t", 999, 1, lag=(3, 0.5)),
         partition("t", 1000, 0, throttled=7),
@@ -189,18 +182,14 @@ def test_lines_of_both_versions_give_the_same_rows(frames: Frames) -> None:
     ]
     expected = [("t", 0, 999, 1, 0, 3, 500), ("t", 1, 1000, 0, 7, None, None), ("u", 0, 5, 0, 0, 0, 0)]
     figures = ("bytes_unthrottled", "bytes_throttled", "lag_messages", "lag_ms")
-    lines = frames.good(Sidecar(schema=1).sample(*told), Sidecar(2).sample(*told)).cache()
-    assert rows(samples(lines), "broker_id", "whole", "lines") == [(1, True, 4), (2, True, 4)]
-    of_both = by_partition(by_kind(lines).partitions, *figures)
-    for broker_id in (1, 2):
-        assert rows(of_both, "topic", "block", "partition", *figures, broker_id=broker_id) == expected
+    lines = frames.good(Sidecar().sample(*told))
+    assert rows(by_partition(by_kind(lines).partitions, *figures), "topic", "block", "partition", *figures) == expected
 
 
 @pytest.mark.oldest_spark
 @pytest.mark.parametrize("kind", KINDS, ids=kind_of)
 def test_every_field_is_read_as_it_was_written(frames: Frames, kind: type[Any]) -> None:
-    schema = 1 if kind is PartitionLine else 2
-    text = Sidecar(schema=schema).sample(
+    text = Sidecar().sample(
         partition("t", 0, 1, lag=(3, 0.5)), link(1), quota(1, 1000, [1, 2], 1000.0, 1001.5), limit("c", 7, waited=0.5)
     )
     (line,) = (json.loads(line) for line in text.splitlines() if json.loads(line)["kind"] == kind_of(kind))
@@ -250,4 +239,5 @@ def test_gaps_in_the_sequence_are_missing_samples(frames: Frames) -> None:
     one, two = Sidecar(start_id="a"), Sidecar(start_id="b")
     texts = [one.sample() for _ in range(4)]
     two.sequence = 4
-    assert rows(missing_samples(samples(frames.good(texts[0], texts[3], two.sample()))), "missing") == [(2,)]
+    found = processes(samples(frames.good(texts[0], texts[3], two.sample())))
+    assert rows(found, "start_id", "samples", "missing") == [("a", 2, 2), ("b", 1, 0)]

@@ -45,6 +45,7 @@ class Producer:
 
     def __init__(self, **options: Any) -> None:
         assert options["enable_idempotence"] is True
+        assert (options["compression_type"], options["security_protocol"]) == ("zstd", "PLAINTEXT")
         Producer.made += 1
         self._sender, self.client = Sender(), Connections()
 
@@ -82,7 +83,7 @@ def sink_of(port: int = 9, max_buffer_bytes: int = 1_000_000) -> tuple[KafkaSink
         bootstrap_servers=(Address("127.0.0.1", port),), topic="samples", max_buffer_bytes=max_buffer_bytes
     )
     stats = ExportStats()
-    return KafkaSink(config, 1, stats, EventLog()), stats
+    return KafkaSink(config, 1, stats, EventLog(), {"security_protocol": "PLAINTEXT"}), stats
 
 
 def offer(sink: KafkaSink, *sequences: int) -> list[Sample]:

@@ -1,4 +1,4 @@
-"""The schema of samples: what was once written stays readable, and the docs tell what is written."""
+"""The schema of samples: what is written can be read, and the docs tell it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from weir.samples.schema import (
 )
 
 KEY: dict[str, Any] = {
-    "schema": 1,
+    "schema": 2,
     "broker_id": 1,
     "start_id": "20260131T235949Z-0badcafe",
     "sequence": 7,
@@ -59,26 +59,21 @@ LIMIT: dict[str, Any] = {
     "record_rate_limit": 1000.0,
 }
 
-VERSION_1_KEY = (
-    '"schema":1,"broker_id":1,"start_id":"20260131T235949Z-0badcafe","sequence":7,"begin_seconds":60.0,'
+LINES_KEY = (
+    '"schema":2,"min_reader":2,"broker_id":1,"start_id":"20260131T235949Z-0badcafe","sequence":7,"begin_seconds":60.0,'
     '"end_seconds":70.0,"end_utc":"2026-01-31T23:59:59.123Z"'
 )
-VERSION_1_BYTES = '"bytes_throttled":100,"bytes_unthrottled":20,"bytes_complete":110,"bytes_cut":10,"left_out":3'
-VERSION_1: list[tuple[str, Any]] = [
+LINES_BYTES = '"bytes_throttled":100,"bytes_unthrottled":20,"bytes_complete":110,"bytes_cut":10,"left_out":3'
+LINES: list[tuple[str, Any]] = [
     (
-        f'{{"kind":"partition",{VERSION_1_KEY},"side":"leader","peer":2,{VERSION_1_BYTES},"topic":"orders",'
-        '"partition":5,"batches":2,"lag_messages":null,"lag_seconds":1.5}',
-        PartitionLine(**KEY, side="leader", peer=2, **BYTES, topic="orders", partition=5, batches=2, lag_seconds=1.5),
-    ),
-    (
-        f'{{"kind":"link",{VERSION_1_KEY},"side":"follower","peer":2,{VERSION_1_BYTES},"connections":1,'
+        f'{{"kind":"link",{LINES_KEY},"side":"follower","peer":2,{LINES_BYTES},"connections":1,'
         '"partitions_behind":4,"fetches":9,"fetches_held":8}',
         LinkLine(
             **KEY, side="follower", peer=2, **BYTES, connections=1, partitions_behind=4, fetches=9, fetches_held=8
         ),
     ),
     (
-        f'{{"kind":"quota",{VERSION_1_KEY},"side":"leader","quota":"leader.replication.throttled.rate","rate":10,'
+        f'{{"kind":"quota",{LINES_KEY},"side":"leader","quota":"leader.replication.throttled.rate","rate":10,'
         '"policy":"strict","in_force_from_seconds":60.0,"in_force_until_seconds":61.5,"bytes":12,"first_second":60,'
         '"bytes_by_second":[10,2]}',
         QuotaLine(
@@ -95,15 +90,15 @@ VERSION_1: list[tuple[str, Any]] = [
         ),
     ),
     (
-        f'{{"kind":"interval",{VERSION_1_KEY},"version":"1.2.3","interval_seconds":10.0,"partitions":1,"links":1,'
+        f'{{"kind":"interval",{LINES_KEY},"version":"1.2.3","interval_seconds":10.0,"partitions":1,"links":1,'
         '"quotas":1}',
         IntervalLine(**KEY, version="1.2.3", interval_seconds=10.0, partitions=1, links=1, quotas=1),
     ),
 ]
 
 
-@pytest.mark.parametrize(("text", "line"), VERSION_1)
-def test_lines_of_version_1_stay_readable(text: str, line: PartitionLine) -> None:
+@pytest.mark.parametrize(("text", "line"), LINES)
+def test_line_without_fields_that_have_a_default_is_readable(text: str, line: Any) -> None:
     assert decode_line(text) == line
 
 
@@ -122,14 +117,13 @@ COLUMNS = PartitionColumns(
 
 def test_lines_are_written_as_version_2_has_them() -> None:
     assert SCHEMA_VERSION == 2
-    key = VERSION_1_KEY.replace('"schema":1', '"schema":2,"min_reader":2')
-    values: dict[str, Any] = {**KEY, "schema": 2}
+    key, values = LINES_KEY, KEY
     lines: list[Any] = [
         PartitionsLine(**values, side="leader", peer=2, topic="orders", block=0, columns=COLUMNS),
-        *(msgspec.structs.replace(line, schema=2) for _, line in VERSION_1[1:]),
+        *(line for _, line in LINES),
     ]
     lines.insert(3, LimitLine(**values, **LIMIT))
-    link, quota, end = (text.replace(VERSION_1_KEY, key) for text, _ in VERSION_1[1:])
+    link, quota, end = (text for text, _ in LINES)
     texts = [
         f'{{"kind":"partitions",{key},"side":"leader","peer":2,"topic":"orders","block":0,"columns":'
         '{"partition":[5,7],"bytes_throttled":[100,0],"bytes_unthrottled":[20,1],"bytes_complete":[110,1],'
@@ -145,9 +139,9 @@ def test_lines_are_written_as_version_2_has_them() -> None:
     assert [decode_line(text) for text in texts] == lines
 
 
-def test_columns_give_a_line_of_version_1_for_each_partition() -> None:
+def test_columns_give_a_line_for_each_partition() -> None:
     columns = PartitionsLine(**KEY, side="leader", peer=2, topic="orders", block=0, columns=COLUMNS)
-    link = VERSION_1[1][1]
+    link = LINES[0][1]
     shared: dict[str, Any] = {**KEY, "side": "leader", "peer": 2, "topic": "orders"}
     assert list(by_partition([columns, link])) == [
         PartitionLine(**shared, **BYTES, partition=5, batches=0, lag_seconds=1.5),
@@ -173,29 +167,28 @@ def test_columns_of_unlike_lengths_are_refused() -> None:
         list(line.rows())
 
 
-def test_line_without_a_field_that_has_a_default_is_readable() -> None:
-    text, line = VERSION_1[0]
-    assert decode_line(text.replace(',"lag_seconds":1.5', "")) == msgspec.structs.replace(line, lag_seconds=None)
-
-
 NEWER = f'"schema":{SCHEMA_VERSION + 1},"min_reader"'
 
 
 @pytest.mark.parametrize("change", [("", ""), ('"peer":2,', "")])
 def test_line_that_only_newer_readers_understand_is_refused_as_such(change: tuple[str, str]) -> None:
     """Whether or not it would fit this one."""
-    text = VERSION_1[0][0].replace('"schema":1', f"{NEWER}:{SCHEMA_VERSION + 1}").replace(*change)
+    text = (
+        LINES[0][0]
+        .replace(f'"schema":{SCHEMA_VERSION},"min_reader":2', f"{NEWER}:{SCHEMA_VERSION + 1}")
+        .replace(*change)
+    )
     with pytest.raises(NewerSchema, match=f"schema {SCHEMA_VERSION + 1}.* {SCHEMA_VERSION}"):
         decode_line(text)
 
 
 def test_line_of_a_newer_version_with_more_fields_is_read() -> None:
-    text, line = VERSION_1[0]
-    newer = text.replace('"schema":1', f'{NEWER}:{SCHEMA_VERSION},"colour":"blue"')
+    text, line = LINES[0]
+    newer = text.replace('"schema":2,"min_reader":2', f'{NEWER}:{SCHEMA_VERSION},"colour":"blue"')
     assert decode_line(newer) == msgspec.structs.replace(line, schema=SCHEMA_VERSION + 1)
 
 
-@pytest.mark.parametrize("text", ["", "{}", VERSION_1[0][0].replace('"peer":2,', ""), VERSION_1[0][0][:-1]])
+@pytest.mark.parametrize("text", ["", "{}", LINES[0][0].replace('"peer":2,', ""), LINES[0][0][:-1]])
 def test_text_that_is_no_line_is_refused(text: str) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode_line(text)
@@ -210,13 +203,6 @@ def test_docs_describe_every_column_as_the_schema_does() -> None:
             column.name: f"{column.type}{' or null' if column.is_nullable else ''} | {column.description}"
             for column in columns(line)
         }
-        if line is PartitionLine:  # of version 1: the page names its columns alone
-            _, _, told = sections["`partitions`"].partition("Version 1 wrote a line of kind `partition`")
-            assert set(described) - set(shared) - set(carried) - {"kind"} == set(re.findall(r"`(\w+)`", told)) - {
-                "side",
-                "peer",
-            }
-            continue
         rows = rows_of(sections[f"`{kind_of(line)}`"]) | shared
         if line is LinkLine:
             rows |= carried

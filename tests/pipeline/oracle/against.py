@@ -15,7 +15,7 @@ from tests.pipeline.oracle.lines import SHOWN, Day, read_day
 from tests.pipeline.oracle.rates import Row
 from tests.pipeline.oracle.world import BROKERS
 from weir.pipeline.day_tables import QUARANTINE
-from weir.pipeline.open_tables import OpenTables, published, run_folders
+from weir.pipeline.open_tables import OpenTables, published, table_folder
 from weir.pipeline.tables import ALL_TABLES
 
 TABLES: Mapping[str, Callable[[Day], Iterator[Row]]] = {
@@ -65,7 +65,7 @@ def _written(tables: Path) -> dict[str, list[Row]]:
         names = ["reason", "file", "line", "lines"]
         for folder, facts in published(tables).items():
             day = date.fromisoformat(folder.name.removeprefix("date="))
-            files = [str(file) for run in run_folders(folder, facts, QUARANTINE) for file in run.rglob("*.parquet")]
+            files = list(map(str, table_folder(folder, facts, QUARANTINE).rglob("*.parquet")))
             query = "SELECT reason, file, line, lines FROM read_parquet($files)"
             for row in opened.rows(query, files=files) if files else []:
                 found[QUARANTINE].append({**dict(zip(names, row, strict=True)), "date": day})

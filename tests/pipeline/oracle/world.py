@@ -115,7 +115,7 @@ class World:
 
 
 def world(seed: int, *, has_steps: bool = True) -> World:
-    """Make one; without `has_steps` all clocks go on evenly, so that it may be built by hours."""
+    """Make one; without `has_steps` all clocks go on evenly."""
     numbers = random.Random(seed)
     made = World()
     partitions = list(_partitions(numbers))
@@ -179,8 +179,7 @@ class _Broker:
         numbers = self.numbers
         self.starts += 1
         monotonic = numbers.randrange(10**6) / 1000
-        schema = numbers.choice([1, 2, 2])
-        self.sidecar = Sidecar(self.broker_id, self.time, f"start-{self.starts:02}", monotonic, schema)
+        self.sidecar = Sidecar(self.broker_id, self.time, f"start-{self.starts:02}", monotonic)
         self.views: dict[tuple[str, int, int, SideName], _View] = {}
         self.away: dict[int, float] = {}
         self.quotas: dict[tuple[SideName, str], _Quota] = {}
@@ -236,10 +235,7 @@ class _Broker:
             self._of_partition(one, begin, seconds, present, lines)
         for (side, name), of in list(self.quotas.items()):
             lines += self._of_quota(side, name, of, monotonic, end)
-        if self.sidecar.schema == 2:
-            lines += self._limits()
-        else:
-            lines = [replace(line, mode=None) if hasattr(line, "mode") else line for line in lines]
+        lines += self._limits()
         text = self.sidecar.sample(*lines, seconds=seconds)
         self.sidecar.monotonic = round(self.sidecar.monotonic, 3)
         return text
@@ -260,8 +256,7 @@ class _Broker:
             else:
                 self.away[peer] = 0.0
                 present.add(peer)
-            is_told = self.away[peer] < 3600 and not (self.sidecar.schema == 1 and gone)
-            if is_told:
+            if self.away[peer] < 3600:
                 size, throttled = numbers.randrange(10**6), numbers.randrange(10**6)
                 lines.append(
                     link(
