@@ -264,6 +264,9 @@ def test_podmonitor_misses_a_broker_without_a_sidecar() -> None:
         ({"injection": "sidecar"}, "injection"),
         ({"podSelector": {"weir/inject": "yes"}}, "inject': value must be 'true'"),
         ({"listener": {"port": 0}}, "port"),
+        ({"resources": {"limits": {"memory": "1Gx"}}}, "memory"),
+        ({"resources": {"requests": {"memory": "1.5Gi"}}}, "requests.memory is above resources.limits.memory"),
+        ({"image": {"repository": "Weir capture"}}, "repository"),
         ({"listener": {"tls": {"caSecretName": ""}}}, "caSecretName is missing"),
     ],
 )

@@ -55,6 +55,12 @@ Root in the container, for a container's other users hold no capability; of root
 */}}
 {{- define "weir.sidecar" -}}
 {{- $tls := .Values.listener.tls -}}
+{{- $limits := .Values.resources.limits | default dict -}}
+{{- range $name, $asked := .Values.resources.requests -}}
+  {{- if and (hasKey $limits $name) (gt (include "weir.quantity" (toString $asked) | float64) (include "weir.quantity" (get $limits $name | toString) | float64)) -}}
+    {{- fail (printf "resources.requests.%s is above resources.limits.%s: Kubernetes would refuse the brokers' pods" $name $name) -}}
+  {{- end -}}
+{{- end -}}
 annotations: {weir/status: injected {{ include "weir.image" . }}}
 imagePullSecrets: {{- toYaml .Values.image.pullSecrets | nindent 2 }}
 container:
@@ -124,6 +130,12 @@ volumes:
   {{- end }}
   - name: weir-no-token
     emptyDir: {sizeLimit: 1Mi}
+{{- end }}
+
+{{/* A quantity as a number. */}}
+{{- define "weir.quantity" -}}
+{{- $units := dict "" 1.0 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 -}}
+{{- mulf (float64 (regexFind "^[0-9.]+" .)) (get $units (regexFind "[A-Za-z]*$" .)) -}}
 {{- end }}
 
 {{/* A value as CEL: (list TYPE VALUE). Maps are objects of that type, but for those of quantities. */}}
