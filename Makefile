@@ -6,6 +6,7 @@
 #   make check   format, lint, types, import layers
 #   make spark   the tests of the Spark jobs, a part of them on Spark 3.5 too
 #   make clients Kafka clients of other languages against the limits: those whose tools (go, npm, javac) are here
+#   make kubernetes  the chart on an API server of Kubernetes, which Go builds (ten minutes the first time)
 #   make bench   the long measurements
 #   make release the wheel, the sdist, and a bill of materials with licences, in dist/
 #   make lock    writes the lock files anew from pyproject.toml
@@ -20,7 +21,7 @@ BIN := .venv/bin
 # Without Python's caches each worker of each stage would compile all the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup same-python demo test check unit unit-newest spark integration clients bench release lock clean
+.PHONY: setup same-python demo test check unit unit-newest spark integration clients kubernetes bench release lock clean
 
 setup: .venv/.installed .cache/.jars
 
@@ -60,7 +61,7 @@ check: .venv/.installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-UNIT := not integration and not spark and not slow and not clients
+UNIT := not integration and not spark and not slow and not clients and not kubernetes
 
 unit: .venv/.installed
 	$(BIN)/pytest -n 2 --dist loadfile -m "$(UNIT)"
@@ -93,6 +94,19 @@ integration: setup
 
 clients: setup
 	$(BIN)/pytest -n 3 --dist load -m clients tests/clients
+
+# The programs are built anew when go.mod names other versions. `server` is etcd's. Without Go the tests are skipped.
+kubernetes: .venv/.installed $(if $(shell command -v go),.cache/kubernetes/.built)
+	$(BIN)/pytest -m kubernetes tests/kubernetes
+
+KUBERNETES_VERSION = $(shell sed -n 's|^.*k8s.io/kubernetes \(v[0-9.]*\).*|\1|p' tests/kubernetes/go.mod)
+
+.cache/kubernetes/.built: tests/kubernetes/go.mod tests/kubernetes/go.sum
+	@echo "Building Kubernetes' API server, its controllers, etcd, kubectl and Helm: ten minutes on two cores the first time"
+	@mkdir -p $(@D)
+	cd tests/kubernetes && CGO_ENABLED=0 nice -n 19 go build -trimpath -o $(CURDIR)/$(@D)/ \
+	  -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES_VERSION)" tool
+	@touch $@
 
 # Every bench/<name>.py that can be run by itself, then the tests that take minutes (5: there is none). All are run, and
 # the status tells at the end whether one of them missed what it must hold.

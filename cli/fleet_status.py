@@ -26,9 +26,19 @@ def rows_of_reply(reply: Reply, broker: int | None) -> list[Row]:
         number = _NONE if broker is None else str(broker)
         return [[number, str(reply.admin), *[_NONE] * (len(COLUMNS) - 3), "no answer"]]
     status: dict[str, Any] = reply.value
+    if not status["sides"]:
+        number = _NONE if status["broker_id"] is None else str(status["broker_id"])
+        return [[number, str(reply.admin), str(status["version"]), *[_NONE] * (len(COLUMNS) - 4), str(status["state"])]]
     state = "ready" if status["ready"] else "not ready"
     whose = [str(status["broker_id"]), str(reply.admin), str(status["version"])]
     return [[*whose, *cells, state] for name, side in status["sides"].items() for cells in _quotas(name, side, status)]
+
+
+def of_broker(reply: Reply, broker: int | None) -> Reply:
+    """Return a reply with its broker's id, which a sidecar that waits for its file does not know."""
+    if reply.error is not None or broker is None or reply.value["broker_id"] is not None:
+        return reply
+    return Reply(reply.admin, {**reply.value, "broker_id": broker})
 
 
 def _quotas(name: str, side: Mapping[str, Any], status: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -61,14 +71,22 @@ def _time_left(lag: Mapping[str, Any]) -> str:
 
 
 def held_up(replies: Sequence[Reply]) -> Iterator[str]:
-    """Yield a sentence for each side on which something is behind, and for each sidecar that is not ready."""
+    """Yield a sentence for each side on which something is behind, and for each sidecar that is not ready.
+
+    What is among its troubles is told with these.
+    """
     for status in _answered(replies):
-        for reason in status["not_ready"]:
+        for reason in without_troubles(status):
             yield f"Broker {status['broker_id']} is not ready: {reason}."
         for name, side in status["sides"].items():
             if side["held_up_by"]["by"] != "nobody":
                 still = " Its lag has not fallen for a minute." if side["lag"]["stands_still"] else ""
                 yield f"Broker {status['broker_id']}, {name} side: {side['held_up_by']['sentence']}{still}"
+
+
+def without_troubles(status: Mapping[str, Any]) -> list[str]:
+    """Return why a sidecar is not ready, but for what it tells as a trouble, too."""
+    return [str(reason) for reason in status["not_ready"] if reason not in status.get("troubles", {}).values()]
 
 
 def none_behind_seconds(replies: Sequence[Reply]) -> list[float]:

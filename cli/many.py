@@ -73,7 +73,7 @@ def folded(replies: Sequence[Reply]) -> tuple[list[Row], int]:
     behind: list[tuple[int, Row]] = []
     alike: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
     for reply in replies:
-        if reply.error is not None:
+        if reply.error is not None or not reply.value["sides"]:
             continue
         for broker, _, _, side, rate, quota, origin, count, messages, left, _ in rows_of_reply(reply, None):
             source, _, _ = origin.partition(",")  # until when it holds is in `weir throttle show`
@@ -95,7 +95,7 @@ def versions(replies: Sequence[Reply]) -> Iterator[str]:
     """Yield a sentence where sidecars run different versions."""
     found: dict[str, list[int]] = defaultdict(list)
     for reply in replies:
-        if reply.error is None:
+        if reply.error is None and reply.value["broker_id"] is not None:
             found[str(reply.value["version"])].append(int(reply.value["broker_id"]))
     if len(found) > 1:
         yield f"Versions: {'; '.join(f'{name} on {in_ranges(brokers)}' for name, brokers in sorted(found.items()))}."

@@ -60,7 +60,7 @@ class Sidecars:
     def _statuses(self) -> Iterator[dict[str, Any]]:
         if self.admin:
             for reply in ask_all(admin_addresses(self.admin, None), "GET", "/v1/status"):
-                if reply.error is None and isinstance(reply.value, dict) and "sides" in reply.value:
+                if reply.error is None and isinstance(reply.value, dict) and reply.value.get("sides"):
                     yield reply.value
 
 

@@ -93,6 +93,7 @@ def _fleet_status(where: Where, cluster: ClusterAdmin, json_wanted: bool, watch:
     found = sidecars(where, cluster)
     replies = ask_all(list(found), "GET", "/v1/status")
     _, replies = rows_of(replies, lambda reply: fleet_status.rows_of_reply(reply, None))  # checks their form
+    replies = [fleet_status.of_broker(reply, found[reply.admin]) for reply in replies]
     limited, replies = rows_of(replies, limited_rows)
     routes, replies = rows_of(replies, _routes)
     state = look(cluster)
@@ -136,8 +137,8 @@ def _by_broker(row: Row) -> tuple[int, str]:
 
 
 def _not_ready(reply: Reply) -> Iterator[Row]:
-    for reason in reply.value["not_ready"]:
-        yield str(reply.admin), str(reason)
+    for reason in fleet_status.without_troubles(reply.value):
+        yield str(reply.admin), reason
 
 
 def _routes(reply: Reply) -> Iterator[Row]:

@@ -32,10 +32,13 @@ class Sidecar(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     container: dict[str, Any]
     volumes: list[dict[str, Any]]
+    annotations: dict[str, str] = {}
+    imagePullSecrets: list[dict[str, str]] = []
 
 
 class _Metadata(msgspec.Struct):
     name: str = ""
+    annotations: dict[str, str] | None = None
 
 
 class _Pod(msgspec.Struct):
@@ -134,15 +137,20 @@ def _patch(pod: _Pod, sidecar: Sidecar) -> list[dict[str, Any]]:
     has_one = any(container.get("name") == sidecar.container["name"] for container in containers)
     if has_one or not pod.metadata.name or pod.spec.get("hostNetwork"):
         return []
-    added = [("volumes", volume) for volume in sidecar.volumes] + [("initContainers", sidecar.container)]
-    absent = [field for field in ("volumes", "initContainers") if not pod.spec.get(field)]
-    return [
-        *({"op": "add", "path": f"/spec/{field}", "value": []} for field in absent),
-        *(
-            {"op": "add", "path": f"/spec/{field}/-", "value": _named(value, pod.metadata.name)}
-            for field, value in added
-        ),
+    secrets = [one for one in sidecar.imagePullSecrets if one not in (pod.spec.get("imagePullSecrets") or [])]
+    added = {"volumes": sidecar.volumes, "initContainers": [sidecar.container], "imagePullSecrets": secrets}
+    patch = [_add(f"/spec/{field}", []) for field, values in added.items() if values and not pod.spec.get(field)]
+    patch += [_add("/metadata/annotations", {})] if pod.metadata.annotations is None else []
+    patch += [
+        _add(f"/metadata/annotations/{name.replace('/', '~1')}", text) for name, text in sidecar.annotations.items()
     ]
+    for field, values in added.items():
+        patch += [_add(f"/spec/{field}/-", _named(value, pod.metadata.name)) for value in values]
+    return patch
+
+
+def _add(path: str, value: Any) -> dict[str, Any]:
+    return {"op": "add", "path": path, "value": value}
 
 
 def _named(node: Any, name: str) -> Any:

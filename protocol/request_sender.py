@@ -21,6 +21,13 @@ MOST_START: Final = 1024
 MOST_FETCH_START: Final = 16 * 1024
 """Bytes of a Fetch or ShareFetch that are looked at; up to this size it is known whole."""
 
+_SHARE_FETCH_HEAD: Final = struct.Struct(">iiiiiib?")
+"""From the epoch on: share_session_epoch, max_wait_ms, min_bytes, max_bytes, max_records, batch_size,
+share_acquire_mode, is_renew_ack (ShareFetchRequest.json, v2)."""
+
+_RENEWING_VERSION: Final = 2  # of ShareFetch: KIP-1222
+_LAST_EPOCH: Final = -1
+
 
 class RequestSender(NamedTuple):
     """What `start`, the first bytes of a request with its size, tells of its sender. Reading it never raises."""

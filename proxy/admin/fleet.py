@@ -67,7 +67,7 @@ class _Status(msgspec.Struct):
     """What is shown of another sidecar's `GET /v1/status`; what else there is, is left out."""
 
     version: str
-    broker_id: int
+    broker_id: int | None  # None: it waits for its file, and has no sides
     state: str
     ready: bool
     sides: dict[Literal["leader", "follower"], _Side]
@@ -143,7 +143,9 @@ class Fleet:
                 async with limit:
                     status = msgspec.json.decode(await _answer(target.admin, session, self._tls), type=_Status)
             said = msgspec.to_builtins(status)
-            if target.broker_id not in (None, status.broker_id):
+            if status.broker_id is None:
+                said["broker_id"] = target.broker_id
+            elif target.broker_id not in (None, status.broker_id):
                 said = {"error": f"the sidecar there is that of broker {status.broker_id}"}
         except TimeoutError:
             said = {"error": f"no answer within {ANSWER_SECONDS:g} s"}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.commands import THROTTLE, Admin, failing
-from tests.proxy.page.made_up import MOVING, lag, late, limited, quota, side
+from tests.proxy.page.made_up import MOVING, lag, late, limited, quota, side, waiting
 from tests.proxy.page.made_up import status as made_up_status
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
 from weir.cli import cluster as connecting
@@ -243,6 +243,27 @@ def test_status_tells_of_troubles_and_of_settings_that_differ(
         "Broker 2: what was set over HTTP hides b, c, d and 2 more settings of the file's throttle and a.rate of"
         " Kafka's own throttle; `weir throttle clear` ends this."
     ) in out
+
+
+def test_status_tells_who_waits(
+    capsys: pytest.CaptureFixture[str], admins: list[Admin], cluster: MadeUpCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not know its broker's id; the cluster tells whose host it is at."""
+    say(admins[0], made_up_status(leader=side()))
+    say(admins[1], waiting())
+    named = [word for admin in admins for word in ("--admin", admin.address)]
+    for few, expected in ((10, "A sidecar: tokens: no such file"), (1, "2 sidecars, 1 ready")):
+        monkeypatch.setattr(many, "FEW", few)
+        assert main(["status", *CLUSTER, *named]) == 0
+        assert expected in (out := capsys.readouterr().out)
+        assert out.count("tokens: no such file") == 1
+    monkeypatch.setattr(many, "FEW", 10)
+    cluster.hosts = {2: admins[1].address.partition(":")[0]}
+    assert main(["status", *CLUSTER, "--admin-port", admins[1].address.partition(":")[2]]) == 0
+    first, *_ = (line for line in capsys.readouterr().out.splitlines() if admins[1].address in line)
+    assert first.split() == ["2", admins[1].address, "1.2.3", *"-------", "waiting"]
+    assert main(["status", "--admin", admins[1].address]) == 0
+    assert capsys.readouterr().out.splitlines() == ["A sidecar: tokens: no such file (docs/operations.md#weirtrouble)."]
 
 
 def test_status_tells_that_no_sidecar_answers(

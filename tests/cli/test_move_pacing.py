@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.move_cluster import FakeCluster
+from tests.proxy.page.made_up import waiting
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
 from weir.cli.main import main
 from weir.cli.move_pacing import Kept, PacingOptions, written
@@ -214,6 +215,7 @@ def test_sidecars_tell_what_passes_besides_the_move_how_far_it_is_behind_and_who
         Reply(Address("h", 3), {"broker_id": 3, "sides": {"leader": side((1, 2), 0, by="nobody", topics=())}}),
         Reply(Address("h", 4), error="no answer"),
         Reply(Address("h", 5), {"what": "no sidecar"}),
+        Reply(Address("h", 6), waiting()),
     ]
     monkeypatch.setattr("weir.cli.move_sidecars.ask_all", lambda addresses, method, path: replies)
     told = {1: Passed(100 + 10, 2000 + 1), 2: Passed(100, 5)}

@@ -17,6 +17,8 @@ from weir.control.injection import InjectionError, Sidecar, application, load_ke
 SIDECAR = Sidecar(
     container={"name": "weir", "args": ["/etc/weir/{pod}.toml"]},
     volumes=[{"name": "keys", "secret": {"secretName": "keys-of-{pod}"}}],
+    annotations={"weir/status": "injected weir:1"},
+    imagePullSecrets=[{"name": "registry"}],
 )
 
 
@@ -38,12 +40,16 @@ def test_a_pod_gets_the_sidecar_under_its_own_names() -> None:
     assert patch_of(answer) == [
         {"op": "add", "path": "/spec/volumes", "value": []},
         {"op": "add", "path": "/spec/initContainers", "value": []},
+        {"op": "add", "path": "/spec/imagePullSecrets", "value": []},
+        {"op": "add", "path": "/metadata/annotations", "value": {}},
+        {"op": "add", "path": "/metadata/annotations/weir~1status", "value": "injected weir:1"},
         {
             "op": "add",
             "path": "/spec/volumes/-",
             "value": {"name": "keys", "secret": {"secretName": "keys-of-kafka-0"}},
         },
         {"op": "add", "path": "/spec/initContainers/-", "value": container},
+        {"op": "add", "path": "/spec/imagePullSecrets/-", "value": {"name": "registry"}},
     ]
 
 
@@ -54,9 +60,11 @@ def test_a_review_that_is_nested_too_deeply_is_none() -> None:
 
 
 def test_what_a_pod_has_stays() -> None:
-    spec = {"volumes": [{"name": "data"}], "initContainers": [{"name": "init"}]}
-    paths = [each["path"] for each in patch_of(reviewed(review(spec, name="kafka-0"), SIDECAR))]
-    assert paths == ["/spec/volumes/-", "/spec/initContainers/-"]
+    secrets = {"imagePullSecrets": [{"name": "registry"}]}
+    spec = {"volumes": [{"name": "data"}], "initContainers": [{"name": "init"}], **secrets}
+    answer = reviewed(review(spec, name="kafka-0", annotations={"a": "b"}), SIDECAR)
+    paths = [each["path"] for each in patch_of(answer)]
+    assert paths == ["/metadata/annotations/weir~1status", "/spec/volumes/-", "/spec/initContainers/-"]
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,8 @@ def test_metrics_named_in_a_page_are_exported_with_these_labels(page: Path) -> N
 def test_alerts_told_are_those_of_the_rules() -> None:
     alerts = set(re.findall(r"- alert: (\w+)", ALERTS.read_text()))
     assert set(re.findall(r"^### (Weir\w+)$", RUNBOOK.read_text(), re.MULTILINE)) == alerts
+    in_pods = section((DOCS / "kubernetes.md").read_text(), "## Alerts")
+    assert {alert for row in rows(in_pods, 3) for alert in re.findall(r"`(Weir\w+)`", row[0])} == alerts
     table = section((ROOT / "deploy" / "README.md").read_text(), "## Alerts")
     assert {quoted(cell)[0] for cell, _ in rows(table, 2)} == alerts
     for page in PAGES:

@@ -20,7 +20,8 @@ from weir.proxy.config.load import load_config
 
 WAYS = ("strimzi", "confluent", "bitnami", "statefulset")
 POLICY, WEBHOOK = 36, 35  # Kubernetes' minor versions
-EVERYTHING: dict[str, Any] = {"networkPolicy": {"enabled": True}, "monitoring": {"enabled": True}}
+EVERYTHING: dict[str, Any] = {"keepBaseline": True, "networkPolicy": {"enabled": True}, "monitoring": {"enabled": True}}
+PRIVATE: dict[str, Any] = {"pullSecrets": [{"name": "registry"}]}
 OF_OPERATORS = {"PodMonitor", "Issuer", "Certificate"}
 
 
@@ -48,7 +49,7 @@ def broker_pod(**spec: Any) -> Manifest:
 
 @functools.cache
 def with_sidecar(way: str) -> Manifest:
-    (pod,) = applied(one("MutatingAdmissionPolicy", charted(way, POLICY)), broker_pod())
+    (pod,) = applied(one("MutatingAdmissionPolicy", charted(way, POLICY, image=PRIVATE)), broker_pod())
     return pod
 
 
@@ -115,23 +116,28 @@ def test_sidecar_has_not_the_brokers_token_for_the_api_server(way: str) -> None:
 
 
 def test_policy_leaves_what_a_pod_has() -> None:
-    own = broker_pod(initContainers=[{"name": "init"}], volumes=[{"name": "data", "emptyDir": {}}])
-    (result,) = applied(one("MutatingAdmissionPolicy", charted("strimzi")), own)
+    secrets = [{"name": "own"}, {"name": "registry"}]
+    volumes = [{"name": "data", "emptyDir": {}}]
+    own = broker_pod(initContainers=[{"name": "init"}], volumes=volumes, imagePullSecrets=secrets)
+    own["metadata"]["annotations"] = {"a": "b"}
+    (result,) = applied(one("MutatingAdmissionPolicy", charted("strimzi", image=PRIVATE)), own)
+    assert result["metadata"]["annotations"] == {"a": "b", "weir/status": "injected weir-capture:0.2.0"}
+    assert result["spec"]["imagePullSecrets"] == secrets
     assert [each["name"] for each in result["spec"]["initContainers"]] == ["init", "weir"]
     assert result["spec"]["volumes"][0] == {"name": "data", "emptyDir": {}}
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_webhook_gives_pods_what_the_policy_gives_them(way: str, tmp_path: Path) -> None:
-    before = charted(way, WEBHOOK)
+    before = charted(way, WEBHOOK, image=PRIVATE)
     file = tmp_path / "sidecar.json"
     file.write_text(one("ConfigMap", before, "webhook")["data"]["sidecar.json"])
     pod = broker_pod()
     review = json.dumps({"request": {"uid": "7", "object": pod}}).encode()
     patch = reviewed(review, read_sidecar(file))["response"]["patch"]
-    expected = with_sidecar(way)["spec"]
-    added = [each["value"] for each in json.loads(base64.b64decode(patch)) if each["value"] != []]
-    assert added == [*expected["volumes"], *expected["initContainers"]]
+    expected, status = with_sidecar(way)["spec"], with_sidecar(way)["metadata"]["annotations"]["weir/status"]
+    added = [each["value"] for each in json.loads(base64.b64decode(patch)) if each["value"] not in ([], {})]
+    assert added == [status, *expected["volumes"], *expected["initContainers"], *expected["imagePullSecrets"]]
     # To the same pods.
     (webhook,), policy = one("MutatingWebhookConfiguration", before)["webhooks"], charted(way, POLICY)
     spec = one("MutatingAdmissionPolicy", policy)["spec"]
@@ -142,7 +148,8 @@ def test_webhook_gives_pods_what_the_policy_gives_them(way: str, tmp_path: Path)
     assert webhook["namespaceSelector"] == binding["matchResources"]["namespaceSelector"]
     refusing = {"key": "pod-security.kubernetes.io/enforce", "operator": "NotIn", "values": ["baseline", "restricted"]}
     named = {"kubernetes.io/metadata.name": NAMESPACE}
-    assert webhook["namespaceSelector"] == {"matchLabels": named, "matchExpressions": [refusing]}
+    opted_out = {"key": "weir/inject", "operator": "NotIn", "values": ["false"]}
+    assert webhook["namespaceSelector"] == {"matchLabels": named, "matchExpressions": [refusing, opted_out]}
 
 
 def test_pods_that_get_no_sidecar() -> None:
@@ -150,8 +157,10 @@ def test_pods_that_get_no_sidecar() -> None:
     policy = one("MutatingAdmissionPolicy", charted("strimzi"))
     nameless = broker_pod()
     nameless["metadata"] = {"generateName": "kafka-"}
-    left = [broker_pod(hostNetwork=True), broker_pod(initContainers=[{"name": "weir"}]), nameless]
-    assert [len(pod["spec"].get("volumes", ())) for pod in applied(policy, *left)] == [0, 0, 0]
+    misspelt = broker_pod()
+    misspelt["metadata"]["labels"] = {"weir/inject": "flase"}
+    left = [broker_pod(hostNetwork=True), broker_pod(initContainers=[{"name": "weir"}]), nameless, misspelt]
+    assert [len(pod["spec"].get("volumes", ())) for pod in applied(policy, *left)] == [0, 0, 0, 0]
     assert policy["spec"]["matchConstraints"]["objectSelector"] == {
         "matchLabels": {"strimzi.io/cluster": "kafka", "strimzi.io/broker-role": "true"},
         "matchExpressions": [{"key": "weir/inject", "operator": "NotIn", "values": ["false"]}],
@@ -226,7 +235,7 @@ def test_the_image_is_named_in_one_place() -> None:
     digest = f"sha256:{'0' * 64}"
     image = {"repository": "registry.example/weir-capture", "digest": digest}
     text = json.dumps(charted("strimzi", WEBHOOK, image=image) + charted("strimzi", POLICY, image=image))
-    assert text.count(f"registry.example/weir-capture@{digest}") == 3
+    assert text.count(f"registry.example/weir-capture@{digest}") == 5  # the status tells it, too
     assert "weir-capture:" not in text
 
 
@@ -253,7 +262,11 @@ def test_podmonitor_misses_a_broker_without_a_sidecar() -> None:
         ({"podSelector": None}, "podSelector"),
         ({"image": {"digest": "latest"}}, "digest"),
         ({"injection": "sidecar"}, "injection"),
+        ({"podSelector": {"weir/inject": "yes"}}, "inject': value must be 'true'"),
         ({"listener": {"port": 0}}, "port"),
+        ({"resources": {"limits": {"memory": "1Gx"}}}, "memory"),
+        ({"resources": {"requests": {"memory": "1.5Gi"}}}, "requests.memory is above resources.limits.memory"),
+        ({"image": {"repository": "Weir capture"}}, "repository"),
         ({"listener": {"tls": {"caSecretName": ""}}}, "caSecretName is missing"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.servers import serving
-from tests.proxy.page.made_up import MOVING, side, status
+from tests.proxy.page.made_up import MOVING, side, status, waiting
 from weir.proxy.admin import fleet as fleet_module
 from weir.proxy.admin.fleet import FRESH_SECONDS, Fleet
 from weir.proxy.config.address import Address
@@ -161,6 +161,16 @@ async def test_fleet_one_sidecar_is_not_taken_for_that_of_another_broker() -> No
         (2, None),
         (3, "the sidecar there is that of broker 2"),
     ]
+
+
+async def test_fleet_one_that_waits_is_that_of_the_broker_at_its_host() -> None:
+    async with running(Other(as_json(waiting()))) as (port,):
+        cluster = Cluster(bootstrap_servers=(Address("127.0.0.1", 1),))
+        config = Config(broker_id=1, admin=Admin(listen=Address("127.0.0.1", port)), cluster=cluster)
+        (row,) = await Fleet(config, lambda: {2: "127.0.0.1"}, _never, MovedClock()).rows()
+        (unknown,) = await named(port).rows()
+    assert (row["broker_id"], row["state"], row["not_ready"]) == (2, "waiting", ["tokens: no such file"])
+    assert (unknown["broker_id"], unknown["state"]) == (None, "waiting")
 
 
 async def test_fleet_name_stands_for_all_of_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:

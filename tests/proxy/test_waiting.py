@@ -17,6 +17,9 @@ from typing import Any
 
 import pytest
 
+from tests.proxy.page.made_up import waiting as waiting_status
+from weir.cli.main import main
+
 DEADLINE_SECONDS = 15
 
 
@@ -88,7 +91,9 @@ def waiting(tmp_path: Path) -> Iterator[Waiting]:
 CAPTURE = '[capture]\nport = 9092\n[cluster]\nbootstrap_servers = "127.0.0.1:1"\n'
 
 
-def test_a_sidecar_that_captures_tells_what_is_missing_until_it_is_there(waiting: Waiting, tmp_path: Path) -> None:
+def test_a_sidecar_that_captures_tells_what_is_missing_until_it_is_there(
+    waiting: Waiting, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     token = tmp_path / "token"
     tokens = f'read_token_file = "{token}"\nwrite_token_file = "{token}"'
     waiting.start(waiting.text(CAPTURE, tokens).replace("[capture]", "[captur]"), POD_NAME="kafka-3")
@@ -100,6 +105,9 @@ def test_a_sidecar_that_captures_tells_what_is_missing_until_it_is_there(waiting
     scraped = waiting.get("/metrics")[1].splitlines()
     assert {'weir_trouble{what="not_started"} 1.0', "weir_captured 0.0", "weir_ready 0.0"} <= set(scraped)
     assert waiting.status()["troubles"].keys() == {"not_started"}
+    assert waiting.status().keys() == waiting_status().keys()
+    assert main(["status", "--admin", f"127.0.0.1:{waiting.port}"]) == 0
+    assert capsys.readouterr().out.startswith("A sidecar: ")
     assert waiting.get("/v1/throttle")[0] == 503
     assert "event=not_started" in waiting.log.read_text()
     # One thing after the other: the next is told as soon as the first is there.

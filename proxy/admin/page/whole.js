@@ -91,9 +91,12 @@ function showFleet(fleet) {
 function fleetRows(sidecar) {
   const broker = sidecar.broker_id === null ? sidecar.admin : String(sidecar.broker_id);
   const link = make("a", { href: `http://${sidecar.admin}/`, rel: "noreferrer" }, broker);
-  if (sidecar.error) {
-    return [make("tr", {}, make("th", { scope: "row" }, link), make("td", {}, make("span", { class: "tag bad" }, "no answer")),
-      make("td", { colspan: "7", class: "wide bad" }, `${sidecar.admin}: ${sidecar.error}.`))];
+  const waits = !sidecar.error && Object.keys(sidecar.sides).length === 0;
+  if (sidecar.error || waits) {
+    const why = sidecar.error || sidecar.not_ready.join("; ");
+    return [make("tr", {}, make("th", { scope: "row" }, link),
+      make("td", {}, make("span", { class: "tag bad" }, waits ? "waiting" : "no answer")),
+      make("td", { colspan: "7", class: "wide bad" }, `${sidecar.admin}: ${why}.`))];
   }
   const state = make("span", { class: `tag ${sidecar.ready ? "good" : "bad"}` }, sidecar.ready ? "ready" : "not ready");
   return Object.entries(sidecar.sides).map(([name, side], row) => {

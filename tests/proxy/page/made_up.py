@@ -138,6 +138,20 @@ def fleet_row(broker_id: int, **sides: Any) -> dict[str, Any]:
     }
 
 
+def waiting() -> dict[str, Any]:
+    """A status of `weir run --wait` before it has its file."""
+    reason = "tokens: no such file"
+    return {
+        "version": "1.2.3",
+        "broker_id": None,
+        "state": "waiting",
+        "ready": False,
+        "not_ready": [reason],
+        "troubles": {"not_started": reason},
+        "sides": {},
+    }
+
+
 def limited(client_id: str, allowed: float | None = 1000.0, **more: Any) -> dict[str, Any]:
     """A client's row in a status: a sink task that is kept waiting."""
     return {

@@ -27,6 +27,7 @@ from tests.proxy.page.made_up import (
     served,
     side,
     status,
+    waiting,
     waves,
 )
 from weir.proxy.admin.page.write import headers, page
@@ -99,6 +100,12 @@ def test_page_shows_the_fleet_and_who_does_not_answer(browser: Browser, url: str
     assert rows[4] == ["3", "no answer", "10.0.0.3:9690: Connection refused."]
     assert _texts(browser, "#fleet .note") == ["2 of 3 sidecars answer. 12 partitions behind."]
     assert browser.evaluate("document.querySelector('#fleet a').href") == "http://10.0.0.1:9690/"
+
+
+def test_page_shows_a_sidecar_that_waits(browser: Browser, sidecar: MadeUp, url: str) -> None:
+    sidecar.others.answer = [fleet_row(1), {**waiting(), "admin": "10.0.0.4:9690", "broker_id": 4}]
+    _open(browser, url)
+    assert _rows(browser, "#fleet")[2:] == [["4", "waiting", "10.0.0.4:9690: tokens: no such file."]]
 
 
 def test_page_without_a_cluster_has_no_fleet_and_asks_for_none(browser: Browser, sidecar: MadeUp, url: str) -> None:

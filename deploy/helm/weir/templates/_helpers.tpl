@@ -18,24 +18,27 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- else -}}webhook{{- end -}}
 {{- end }}
 
-{{/* Which pods: by their labels, and without those that are to have none. */}}
+{{/* Which pods: by their labels, and without those that are to have none. Any value but "true" keeps the sidecar away. */}}
 {{- define "weir.selector" -}}
 matchLabels: {{- toYaml .Values.podSelector | nindent 2 }}
 matchExpressions:
   - {key: weir/inject, operator: NotIn, values: ["false"]}
 {{- end }}
 
-{{/* Of which namespace. Where Pod Security refuses NET_ADMIN, a pod with a sidecar would not be created: it gets none. */}}
+{{/* Of which namespace, unless it has weir/inject: "false", too. Where Pod Security refuses NET_ADMIN, a pod with a sidecar would not be created: it gets none. */}}
 {{- define "weir.namespace" -}}
 matchLabels: {kubernetes.io/metadata.name: {{ .Release.Namespace }}}
 matchExpressions:
   - {key: pod-security.kubernetes.io/enforce, operator: NotIn, values: [baseline, restricted]}
+  - {key: weir/inject, operator: NotIn, values: ["false"]}
 {{- end }}
 
 {{/* CEL, for the policy and for the webhook: which of these pods. A pod of the node's network would have the node captured. */}}
 {{- define "weir.conditions" -}}
 - name: has-a-name
   expression: has(object.metadata.name) && object.metadata.name != ''
+- name: is-not-mislabelled
+  expression: "!has(object.metadata.labels) || !('weir/inject' in object.metadata.labels) || object.metadata.labels['weir/inject'] == 'true'"
 - name: has-no-sidecar-yet
   expression: "!has(object.spec.initContainers) || !object.spec.initContainers.exists(c, c.name == 'weir')"
 - name: has-a-network-of-its-own
@@ -52,6 +55,14 @@ Root in the container, for a container's other users hold no capability; of root
 */}}
 {{- define "weir.sidecar" -}}
 {{- $tls := .Values.listener.tls -}}
+{{- $limits := .Values.resources.limits | default dict -}}
+{{- range $name, $asked := .Values.resources.requests -}}
+  {{- if and (hasKey $limits $name) (gt (include "weir.quantity" (toString $asked) | float64) (include "weir.quantity" (get $limits $name | toString) | float64)) -}}
+    {{- fail (printf "resources.requests.%s is above resources.limits.%s: Kubernetes would refuse the brokers' pods" $name $name) -}}
+  {{- end -}}
+{{- end -}}
+annotations: {weir/status: injected {{ include "weir.image" . }}}
+imagePullSecrets: {{- toYaml .Values.image.pullSecrets | nindent 2 }}
 container:
   name: weir
   image: {{ include "weir.image" . }}
@@ -119,6 +130,12 @@ volumes:
   {{- end }}
   - name: weir-no-token
     emptyDir: {sizeLimit: 1Mi}
+{{- end }}
+
+{{/* A quantity as a number. */}}
+{{- define "weir.quantity" -}}
+{{- $units := dict "" 1.0 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 -}}
+{{- mulf (float64 (regexFind "^[0-9.]+" .)) (get $units (regexFind "[A-Za-z]*$" .)) -}}
 {{- end }}
 
 {{/* A value as CEL: (list TYPE VALUE). Maps are objects of that type, but for those of quantities. */}}
