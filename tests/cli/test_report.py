@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -98,3 +99,19 @@ def test_few_samples_of_the_days_are_small(tmp_path: Path, size: int, is_small: 
     days = datetime(2026, 11, 2, tzinfo=UTC), datetime(2026, 11, 3, tzinfo=UTC)
     assert _is_small(str(tmp_path), *days) is is_small
     assert not _is_small("kafka://host:1/topic", *days)
+
+
+def test_client_properties_of_a_topic_are_those_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[object] = []
+
+    def built(*_: object, **options: object) -> Iterator[object]:
+        given.append(options["kafka"])
+        return iter(())
+
+    monkeypatch.setattr("weir.cli.report.start_spark", lambda *_: None)
+    monkeypatch.setattr("weir.pipeline.build.build", built)
+    monkeypatch.setattr("weir.pipeline.build.stop", lambda _: None)
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=SASL_SSL\nsasl.mechanism = PLAIN\n")
+    assert main(_build(tmp_path, *RANGE, "--command-config", str(file))) == 0
+    assert given == [{"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}]

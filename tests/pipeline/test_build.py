@@ -344,9 +344,9 @@ def test_tables_of_samples_are_not_replaced_by_empty_ones(light_job: Job) -> Non
 @pytest.mark.oldest_spark
 def test_hour_of_samples_is_not_replaced_by_an_empty_one(light_job: Job) -> None:
     """The samples of one hour have expired: the day stays as it was, though others have come."""
-    files = [light_job.export(_sample(Sidecar(now=NOON.replace(hour=hour)), hour), hour=hour) for hour in (12, 13)]
+    sidecars = [Sidecar(now=NOON.replace(hour=hour), start_id=f"{hour}") for hour in (12, 13)]
+    files = [light_job.export(_sample(sidecar, 1), hour=sidecar.now.hour) for sidecar in sidecars]
     light_job.run()
-    write_lines(files[0], _sample(Sidecar(now=NOON), 50))
     files[1].unlink()
     (report,) = light_job.run()
     assert (report.is_refused, report.lost_hours) == (True, [13])
