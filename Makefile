@@ -5,7 +5,7 @@
 #   make test    everything that CI runs: check, unit tests, tests of the Spark jobs, integration tests on real brokers
 #   make check   format, lint, types, import layers
 #   make spark   the tests of the Spark jobs, a part of them on Spark 3.5 too
-#   make clients Kafka clients of other languages against the limits: those whose tools (go, npm, javac) are here
+#   make clients Kafka clients of other languages against the limits: those whose tools (go, npm, cargo, javac) are here
 #   make kubernetes  the chart on an API server of Kubernetes, which Go builds (ten minutes the first time)
 #   make bench   the long measurements
 #   make release the wheel, the sdist, and a bill of materials with licences, in dist/

@@ -38,7 +38,7 @@ _OF_A_CONNECTION: Final = re.compile(
 
 _GO_ON: Final = {
     "consume": {"librdkafka", "kafka-python", "aiokafka", "java"},
-    "produce": {"franz-go", "librdkafka", "kafka-python", "aiokafka", "java"},
+    "produce": {"franz-go", "librdkafka", "kafka-python", "java"},
 }
 """Those that go on with what they had. Others join their group anew, send again, or give records up."""
 
