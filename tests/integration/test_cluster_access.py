@@ -187,10 +187,12 @@ from weir.pipeline.session import open_session
 spark = open_session("local[1]")
 kafka = client_properties(Path({str(client)!r}))
 days = [date.fromisoformat(day) for day in {[str(day) for day in days]}]
-print([len(read_lines(spark, {source!r}, Days.of(day), kafka=kafka).collect()) for day in days])
+print([len(read_lines(spark, {source!r}, Days.of(day), kafka=kafka).select("kind").collect()) for day in days])
 """
+    plain = "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN"
     environment = os.environ | {
-        "PYSPARK_SUBMIT_ARGS": f"--jars {connector} pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": f"--jars {connector} {plain} --conf spark.ui.enabled=false pyspark-shell",
+        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     command = [sys.executable, "-c", script]
