@@ -54,8 +54,8 @@ def test_folders_of_other_days_are_not_listed(monkeypatch: pytest.MonkeyPatch, i
     monkeypatch.setattr("weir.pipeline.read._matching", matching)
     assert is_by_day(MagicMock(), "/samples", Days.of(DAY))
     around = [
-        f"date={DAY - timedelta(days=1)}/hour=23",
         f"date={DAY}/hour=*",
+        f"date={DAY - timedelta(days=1)}/hour=23",
         f"date={DAY + timedelta(days=1)}/hour=00",
     ]
     assert listed == around + ([] if is_there else ["date=*"])
