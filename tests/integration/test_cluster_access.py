@@ -169,8 +169,8 @@ async def test_samples_pass_a_topic_that_wants_tls_and_a_password(tmp_path: Path
         assert stats.written["kafka"] == 2
         (segment,) = cluster.segments(SAMPLES, 0, 1)
         assert segment.read_bytes()[22] & 7 == ZSTD
-        days = [now.date(), (now - timedelta(days=3)).date()]
-        found = await asyncio.to_thread(_read, f"kafka://{address}/{SAMPLES}", client, days)
+        dates = [now.date(), (now - timedelta(days=3)).date()]
+        found = await asyncio.to_thread(_read, f"kafka://{address}/{SAMPLES}", client, dates)
     # two samples of three lines, and of the day before yesterday nothing
     assert found == [6, 0]
 
