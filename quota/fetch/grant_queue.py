@@ -17,15 +17,15 @@ class GrantQueue:
     come after partitions that are never left out, each time anew.
     """
 
-    __slots__ = ("_furthest", "_is_sorted", "_reached", "_waiting", "paced")
+    __slots__ = ("_furthest", "_is_sorted", "_reached", "_waiting", "entered")
 
     def __init__(self) -> None:
         self._waiting: dict[ReplicaPartition, None] = {}
         self._is_sorted = True
         self._reached = 0.0  # where the last turn began, on a scale of bytes
         self._furthest = 0.0  # where the last of all turns to come begins
-        self.paced: dict[ReplicaPartition, None] = {}
-        """Partitions that an earlier hop paces: it leaves them out at times, or asks for fewer bytes of them."""
+        self.entered: dict[ReplicaPartition, None] = {}
+        """Those that came since this was emptied last, in their order."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -39,28 +39,20 @@ class GrantQueue:
             self._waiting = dict.fromkeys(sorted(self._waiting, key=attrgetter("turn")))
         return iter(self._waiting)
 
-    def enter(self, replica: ReplicaPartition, *, is_capped: bool) -> None:
-        """Let a partition wait; one that waits already keeps its place.
-
-        `is_capped`: its fetch asks for fewer bytes than others do, so an earlier hop has granted it a part.
-        """
+    def enter(self, replica: ReplicaPartition) -> None:
+        """Let a partition wait; one that waits already keeps its place, and so does one that returns."""
         if replica not in self._waiting:
-            if replica.was_queued:
-                replica.is_paced = True
-            else:
+            if not replica.was_queued:
                 replica.was_queued = True
                 replica.turn = self._reached
             self._is_sorted &= replica.turn >= self._furthest
-            self._waiting[replica] = None
-        replica.is_paced |= is_capped
-        if replica.is_paced:
-            self.paced[replica] = None
+            self._waiting[replica] = self.entered[replica] = None
 
     def leave(self, replica: ReplicaPartition) -> None:
         """Take out a partition that no longer waits, or not at the moment."""
         if replica in self._waiting:
             del self._waiting[replica]
-            self.paced.pop(replica, None)
+            self.entered.pop(replica, None)
 
     def granted(self, replica: ReplicaPartition, size: int) -> None:
         """Note a grant of `size` bytes: the partition's next turn comes when all others have had as much."""

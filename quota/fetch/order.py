@@ -7,10 +7,9 @@ same, but partitions get in sync one after the other: the mean time to that fall
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from operator import attrgetter
 
 from weir.protocol.steps import Steps, at_once
 from weir.quota.budget.queue import FLOOR
@@ -35,14 +34,11 @@ class GrantOrder:
     by_turns: bool
     """Whether the order goes by turns, not by urgency: always in the order `round-robin`, else for FLOOR's part of the
     bytes."""
-    paced: Sequence[ReplicaPartition] = ()
-    """The partitions that an earlier hop paces, when it is their turn; else none."""
 
     def __iter__(self) -> Iterator[ReplicaPartition]:
         if self.by_turns:
             return iter(self.queue)
-        by_rank = self.order.by_rank(self.queue)
-        return _first_then(self.paced, by_rank) if self.paced else by_rank
+        return self.order.by_rank(self.queue)
 
 
 class CatchUp:
@@ -50,7 +46,6 @@ class CatchUp:
 
     __slots__ = (
         "_at_risk",
-        "_is_other_hops_turn",
         "_last",
         "_owed",
         "_ranked",
@@ -69,7 +64,6 @@ class CatchUp:
         self._ranked_at = float("-inf")
         self._owed = 0.0  # bytes that FLOOR has given to the others and they have not had yet
         self._last = 0  # bytes of the last grant
-        self._is_other_hops_turn = True
         self.answered_at = float("-inf")
         """When the link's last answer was settled (clock seconds). Until the next one a ranking stays as it is."""
 
@@ -90,9 +84,7 @@ class CatchUp:
         if self._side.settings.order == "round-robin":
             return GrantOrder(self, queue, by_turns=True)
         self._rank_when_due(queue, now)
-        is_floors_turn = self._owed >= self._last > 0
-        paced = self._paced(queue) if self._is_other_hops_turn and not is_floors_turn else ()
-        return GrantOrder(self, queue, is_floors_turn, paced)
+        return GrantOrder(self, queue, by_turns=self._owed >= self._last > 0)
 
     def granted(self, order: GrantOrder, grants: Sequence[Grant], reserved: int) -> None:
         """Note what was granted in `order`, and the bytes reserved for it (0 where the policy reserves none)."""
@@ -103,7 +95,6 @@ class CatchUp:
             self._owed -= self._last
         else:
             self._owed += self._last * FLOOR / (1 - FLOOR)
-        self._is_other_hops_turn = not (self._is_other_hops_turn and grants[0][0].is_paced)
         for replica, cap in grants:
             replica.granted_offset = replica.fetch_offset
             order.queue.granted(replica, cap)
@@ -112,31 +103,18 @@ class CatchUp:
         """Drop the ranking: its partitions are dropped."""
         self._ranked, self._at_risk, self._ranked_at = {}, [], float("-inf")
 
-    def _paced(self, queue: GrantQueue) -> Sequence[ReplicaPartition]:
-        """The partitions that an earlier hop lets through now, the one with the fewest bytes first.
-
-        They take every other grant: the earlier hop may leave them out again before their rank's turn comes. Empty
-        where all partitions are paced, or where one of the link's is below its min ISR.
-        """
-        paced = queue.paced
-        if not paced or len(paced) == len(queue) or self._at_risk:
-            return ()
-        return sorted(paced, key=attrgetter("turn"))
-
     def by_rank(self, queue: GrantQueue) -> Iterator[ReplicaPartition]:
-        """The most urgent first; partitions whose last grant brought nothing come last."""
-        stalled = []
-        for replica in self._ranked:
-            if replica not in queue:
-                continue
+        """The most urgent first; partitions whose last grant brought nothing come last.
+
+        What has entered since the ranking goes first: an earlier hop leaves it out at times, and lets it through now.
+        """
+        stalled, entered = [], queue.entered
+        ranked = (replica for replica in self._ranked if replica in queue and replica not in entered)
+        for replica in chain(ranked, entered) if self._at_risk else chain(entered, ranked):
             if replica.stalls:
                 stalled.append(replica)
             else:
                 yield replica
-        if len(queue) > len(stalled):
-            for replica in queue:  # those that fell behind after the ranking was made
-                if replica not in self._ranked:
-                    yield replica
         yield from stalled
 
     def rank_steps(self, queue: GrantQueue, now: float) -> Steps[None]:
@@ -147,7 +125,7 @@ class CatchUp:
             or (self.answered_at < self._ranked_at and len(queue) == len(self._ranked))
         ):
             return
-        waiting = list(queue)
+        waiting, queue.entered = list(queue), {}
         remaining: list[float] = []
         for first in range(0, len(waiting), _RANKED_PER_STEP):
             if len(waiting) > _RANKED_PER_STEP:
@@ -185,14 +163,6 @@ def _sorted_places(values: Sequence[float]) -> Steps[Sequence[int]]:
             yield
         parts = merged
     return parts[0] if parts else ()
-
-
-def _first_then(first: Sequence[ReplicaPartition], order: Iterable[ReplicaPartition]) -> Iterator[ReplicaPartition]:
-    yield from first
-    taken = frozenset(first)
-    for replica in order:
-        if replica not in taken:
-            yield replica
 
 
 def _remaining(replica: ReplicaPartition) -> float:

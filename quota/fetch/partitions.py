@@ -329,11 +329,11 @@ class LinkPartitions:
         # An earlier hop that asks for 0 bytes wants offsets and errors only: a grant would be a batch that it did not
         # ask for.
         if (behind or unknown) and replica.max_bytes > 0:
-            self.queue.enter(replica, is_capped=replica.max_bytes < self.most_max_bytes)
+            self.queue.enter(replica)
         else:
             self.queue.leave(replica)
             if not (behind or unknown) and replica.is_present:
-                replica.was_queued = replica.is_paced = False
+                replica.was_queued = False
 
     # How often each was left out
 

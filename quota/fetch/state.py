@@ -49,7 +49,6 @@ class ReplicaPartition:
         "high_watermark",
         "in_sync_from",
         "in_sync_until",
-        "is_paced",
         "last_reported",
         "leader_epoch",
         "left_out_from",
@@ -81,7 +80,6 @@ class ReplicaPartition:
         self.barren_grants = 0  # grants of its turn so far, where they brought nothing
         self.barren_turns = 0  # turns in a row that brought nothing
         self.was_queued = False  # since it fell behind last
-        self.is_paced = False  # an earlier hop leaves it out at times, or asks for fewer bytes
         self.served_number = 0  # number of the link's last answer with records of it
         self.arrived = 0  # bytes of whole batches in the last answer; the next fetch offset tells their offsets
         self.leader_epoch = NO_LEADER_EPOCH

@@ -149,7 +149,7 @@ def test_what_falls_behind_after_the_ranking_is_in_the_order_too() -> None:
     *_, last = queue
     queue.leave(last)
     assert last not in set(catch_up.order(queue, now))
-    queue.enter(last, is_capped=False)
+    queue.enter(last)
     assert last in set(catch_up.order(queue, now))
 
 

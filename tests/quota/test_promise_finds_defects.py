@@ -19,7 +19,6 @@ from weir.quota.budget.queue import BudgetQueue
 from weir.quota.budget.quota import Part, Quota
 from weir.quota.fetch import plan, response_limit
 from weir.quota.fetch.grant_queue import GrantQueue
-from weir.quota.fetch.order import CatchUp
 from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.settlement import Settlement
 from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
@@ -34,11 +33,18 @@ Patch = pytest.MonkeyPatch
 def place_lost_by_each_return(patch: Patch) -> None:
     """A partition that an earlier hop leaves out now and then stands behind all others when it returns."""
 
-    def always_there_first(queue: GrantQueue) -> Iterator[ReplicaPartition]:
-        return iter(sorted(queue._waiting, key=lambda one: one.is_paced))
+    enter, returned = GrantQueue.enter, set[ReplicaPartition]()
 
+    def noted(queue: GrantQueue, replica: ReplicaPartition) -> None:
+        if replica.was_queued and replica not in queue:
+            returned.add(replica)
+        enter(queue, replica)
+
+    def always_there_first(queue: GrantQueue) -> Iterator[ReplicaPartition]:
+        return iter(sorted(queue._waiting, key=returned.__contains__))
+
+    patch.setattr(GrantQueue, "enter", noted)
     patch.setattr(GrantQueue, "__iter__", always_there_first)
-    patch.setattr(CatchUp, "_paced", lambda self, queue: [])
 
 
 def grants_always_last(patch: Patch) -> None:

@@ -61,12 +61,6 @@ def test_partition_throttled_on_both_sides_has_its_turn_beside_more_that_the_lea
     assert 0.95 * 4 * MB * 5 / 6 <= sum(rates.values()) <= 1.01 * 4 * MB
 
 
-@pytest.mark.parametrize("version", [3, 13])
-def test_partition_throttled_on_both_sides_does_not_wait_for_smaller_ones_to_end(version: int) -> None:
-    rates = received(version, "urgent-first", 6.0, partitions=1, batches=40_000)
-    assert rates[b"both"] >= 0.4 * 2 * MB
-
-
 @pytest.mark.parametrize("version", [4, 9])
 def test_what_the_follower_asks_for_without_bytes_stands_behind_what_is_granted(version: int) -> None:
     """In front of it would come a batch for which the follower's side has set nothing aside."""
