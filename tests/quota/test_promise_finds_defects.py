@@ -19,6 +19,7 @@ from weir.quota.budget.queue import BudgetQueue
 from weir.quota.budget.quota import Part, Quota
 from weir.quota.fetch import plan, response_limit
 from weir.quota.fetch.grant_queue import GrantQueue
+from weir.quota.fetch.order import CatchUp
 from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.settlement import Settlement
 from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
@@ -45,6 +46,7 @@ def place_lost_by_each_return(patch: Patch) -> None:
 
     patch.setattr(GrantQueue, "enter", noted)
     patch.setattr(GrantQueue, "__iter__", always_there_first)
+    patch.setattr(CatchUp, "by_rank", lambda self, queue: iter(queue))
 
 
 def grants_always_last(patch: Patch) -> None:
