@@ -214,7 +214,7 @@ MESH = [
 ]
 
 DEFECTS: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
-    "3": (place_lost_by_each_return, link(3, "both", side(2 * MB, 0, 1), side(2 * MB, 0), T, U, seconds=40.0)),
+    "3": (place_lost_by_each_return, link(3, "both", side(2 * MB, 0, 1), side(MB, 0), T, U, seconds=40.0)),
     "4": (grants_always_last, link(3, "leader", side(5 * MB, 0), side(MB), T, *BACKLOG)),
     "5": (reservations_that_leak, link(4, "leader", side(5 * MB, 0), side(MB), HONEST, *OTHERS, rogues=("twice",))),
     "6": (
