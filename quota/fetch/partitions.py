@@ -69,11 +69,6 @@ class LinkPartitions:
         """Whether any partition is throttled and not known to be in sync."""
         return self.behind_count > 0 or self.unknown_count > 0
 
-    @property
-    def all_wait(self) -> bool:
-        """Whether every partition is throttled and not known to be in sync."""
-        return self.count == self.behind_count + self.unknown_count
-
     def topic(self, key: bytes, is_id: bool) -> ReplicaTopic:
         """Return the topic of this name (from v13 on: id); it is made at its first use."""
         topic = self.topics.get(key)
