@@ -306,7 +306,7 @@ def test_run_that_is_killed_changes_nothing_and_a_later_one_clears_up(light_job:
     with later.writing(), later.day(DAY):
         for _ in range(2):  # what the pointer before named stays
             later.publish(DAY, {})
-    assert light_job.runs() == []  # that of the killed one and all before it are gone; the later one has written nothing
+    assert light_job.runs() == []  # the killed one and those before it are gone; the later one wrote nothing
 
 
 def test_tables_of_the_run_before_stay_for_those_who_read_them(light_job: Job) -> None:
