@@ -14,7 +14,7 @@ from weir.cli.plan_inputs import parsed
 from weir.cli.quantities import parse_deadline, show_deadline
 from weir.cli.rates import parse_rate
 from weir.control.move_journal import JournalFile, Pacing
-from weir.planning.finish_by import Limits
+from weir.planning.finish_by import RateBounds
 from weir.planning.units import show_rate
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class PacingOptions:
 
     def read(self, sidecars: Sidecars) -> Kept | None:
         """Return what the options say. CommandError where they are wrong, or do not go together."""
-        limits = parsed("--between", _parse_limits, self.between) or Limits()
+        limits = parsed("--between", _parse_limits, self.between) or RateBounds()
         capacity = parsed("--link-capacity", parse_rate, self.link_capacity)
         if self.auto and self.finish_by is not None:
             raise CommandError("--auto and --finish-by both keep the rate: give one of them.", WRONG_USAGE)
@@ -81,11 +81,11 @@ def written(pacing: Pacing | None, sidecars: Sidecars) -> Kept | None:
     return Kept(pacing, None if pacing.finish_by is None else datetime.fromtimestamp(pacing.finish_by, UTC), sidecars)
 
 
-def _parse_limits(text: str) -> Limits:
+def _parse_limits(text: str) -> RateBounds:
     lowest, comma, highest = text.partition(",")
     if not comma:
         raise ValueError(f"{text!r} is no range: give it as in 1MB,50MB")
-    limits = Limits(parse_rate(lowest.strip()), parse_rate(highest.strip()))
+    limits = RateBounds(parse_rate(lowest.strip()), parse_rate(highest.strip()))
     if limits.highest is not None and not 0 < limits.lowest <= limits.highest:
         raise ValueError(f"{text!r} is no range: the first rate has to be above 0, and not above the second")
     return limits

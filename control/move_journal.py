@@ -17,7 +17,7 @@ import msgspec
 
 from weir.control.errors import MoveError
 from weir.planning.assignment import Brokers, Partition
-from weir.planning.finish_by import Limits
+from weir.planning.finish_by import RateBounds
 from weir.planning.move_throttle import Claims
 from weir.planning.reassignment_json import InvalidPlan, format_reassignment, parse_reassignment
 
@@ -38,9 +38,9 @@ class Pacing:
     highest: int | None = None
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> RateBounds:
         """The rates that are allowed."""
-        return Limits(self.lowest, self.highest)
+        return RateBounds(self.lowest, self.highest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ TOLERANCE: Final = 0.03
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RateBounds:
     """The lowest and the highest rate that may be set; `highest` None: no bound."""
 
     lowest: int = 1
@@ -102,18 +102,20 @@ def first_pace(
     seconds_left: float,
     moving: Mapping[Partition, Moving],
     growth: Mapping[Partition, float],
-    limits: Limits,
+    limits: RateBounds,
 ) -> Pace:
     """Return the pace to begin a move with; `growth` is what producers write to each partition, in bytes/s."""
     return _planned(Pace(limits.clamp(0), now, moving), seconds_left, loads_of(moving, growth), limits)
 
 
-def taken_up(rate: int, now: float, moving: Mapping[Partition, Moving], limits: Limits) -> Pace:
+def taken_up(rate: int, now: float, moving: Mapping[Partition, Moving], limits: RateBounds) -> Pace:
     """Return the pace of a move that runs at `rate`: that rate, as far as it is allowed, until more is known."""
     return Pace(limits.clamp(rate), now, moving, interval=TAKE_UP_SECONDS)
 
 
-def next_pace(pace: Pace, now: float, seconds_left: float, moving: Mapping[Partition, Moving], limits: Limits) -> Pace:
+def next_pace(
+    pace: Pace, now: float, seconds_left: float, moving: Mapping[Partition, Moving], limits: RateBounds
+) -> Pace:
     """Plan again when the pace's interval is over; before that it stays as it is.
 
     It stays too while a partition's size is not known. Seconds left are below 0 when the deadline has passed.
@@ -173,7 +175,7 @@ def _learned(pace: Pace, loads: Mapping[tuple[int, str], Load], seconds: float) 
     return replace(pace, part=(pace.part + min(part, _MOST_PART)) / 2, is_held_up=False)
 
 
-def _planned(pace: Pace, seconds_left: float, loads: Mapping[tuple[int, str], Load], limits: Limits) -> Pace:
+def _planned(pace: Pace, seconds_left: float, loads: Mapping[tuple[int, str], Load], limits: RateBounds) -> Pace:
     """Return the pace with the lowest rate that ends it all in time; the highest allowed where none does."""
     if not loads:
         return replace(pace, busiest=None, late=0.0)
@@ -190,7 +192,7 @@ def _planned(pace: Pace, seconds_left: float, loads: Mapping[tuple[int, str], Lo
     return replace(pace, rate=rate, busiest=busiest, late=_late(rate * pace.part, seconds_left, loads))
 
 
-def _least(loads: Mapping[tuple[int, str], Load], limits: Limits) -> int:
+def _least(loads: Mapping[tuple[int, str], Load], limits: RateBounds) -> int:
     return limits.clamp(INFLOW_MARGIN * max((load.inflow for load in loads.values()), default=0.0))
 
 

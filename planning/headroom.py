@@ -13,7 +13,7 @@ from typing import Final
 
 from weir.planning.assignment import Brokers, Partition
 from weir.planning.carried import Carried, Key, are_short, arrived, carried_next
-from weir.planning.finish_by import INFLOW_MARGIN, LEAST_CHANGE, Limits, Moving, loads_of
+from weir.planning.finish_by import INFLOW_MARGIN, LEAST_CHANGE, Moving, RateBounds, loads_of
 from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE
 
 INTERVAL_SECONDS: Final = 5.0
@@ -89,7 +89,7 @@ class Allowance:
 
 
 def first_allowance(
-    keys: Iterable[Key], before: Reading, now: float, seen: Reading, seconds: float, capacity: float, limits: Limits
+    keys: Iterable[Key], before: Reading, now: float, seen: Reading, seconds: float, capacity: float, limits: RateBounds
 ) -> Allowance:
     """Return the rates to begin a move with, by two readings that lie `seconds` apart."""
     begun = Allowance(dict.fromkeys(keys, 0), now, before)
@@ -101,7 +101,7 @@ def taken_up(rates: Mapping[Key, int], now: float, seen: Reading) -> Allowance:
     return Allowance(dict(rates), now, seen, last_rates=dict(rates))
 
 
-def next_allowance(allowance: Allowance, now: float, seen: Reading, capacity: float, limits: Limits) -> Allowance:
+def next_allowance(allowance: Allowance, now: float, seen: Reading, capacity: float, limits: RateBounds) -> Allowance:
     """Plan again, INTERVAL_SECONDS after the last time at the earliest; before that all stays as it is.
 
     It stays too while a moving partition's size is not known.
@@ -154,7 +154,7 @@ def _planned(
     seen: Reading,
     seconds: float,
     capacity: float,
-    limits: Limits,
+    limits: RateBounds,
     *,
     at_once: bool,
 ) -> Allowance:
@@ -193,7 +193,7 @@ def _planned(
     return Allowance(rates, now, seen, known, told, carried, short, keys, frozenset(too_low))
 
 
-def _toward(rate: int, wanted: int, least: int, capacity: float, limits: Limits) -> int:
+def _toward(rate: int, wanted: int, least: int, capacity: float, limits: RateBounds) -> int:
     """Return the next rate on the way: down at once, up in steps, and never left below the least there may be."""
     if wanted < rate:
         small = rate - wanted < LEAST_CHANGE * rate

@@ -47,7 +47,7 @@ class Entry(NamedTuple):
     lease: Lease = FOREVER
 
 
-class Part(NamedTuple):
+class InForce(NamedTuple):
     """One setting in force, and the layer that it comes from."""
 
     value: Value
@@ -85,7 +85,7 @@ class Layer:
 class EffectiveThrottle:
     """What all layers together put in force, by path."""
 
-    parts: Mapping[Path, Part] = field(default_factory=dict)
+    parts: Mapping[Path, InForce] = field(default_factory=dict)
 
     def values(self) -> dict[Path, Value]:
         """Return the settings alone."""
@@ -97,7 +97,7 @@ def merge(layers: Iterable[Layer], now: float) -> EffectiveThrottle:
 
     Each source has at most one layer; their order does not matter.
     """
-    parts: dict[Path, Part] = {}
+    parts: dict[Path, InForce] = {}
     for layer in sorted(layers, key=lambda layer: SOURCES.index(layer.source)):
         live = [(path, entry) for path, entry in layer.entries.items() if now < entry.lease.expires_at]
         removed = {path for path, entry in live if entry.value is None}
@@ -107,7 +107,7 @@ def merge(layers: Iterable[Layer], now: float) -> EffectiveThrottle:
             parts = {path: part for path, part in parts.items() if not _is_within(path, removed)}
         for path, entry in live:
             if entry.value is not None:
-                parts[path] = Part(entry.value, layer.source, entry.lease)
+                parts[path] = InForce(entry.value, layer.source, entry.lease)
     return EffectiveThrottle(parts)
 
 

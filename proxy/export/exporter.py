@@ -26,7 +26,7 @@ from weir.samples.limit_lines import ClientCounts, cut_clients, limit_lines
 from weir.samples.lines import SampleKey, count_left_out, lines
 from weir.samples.schema import IntervalLine, LimitLine, LinkLine, PartitionsLine, QuotaLine, encode_lines, kind_of
 
-Part = PartitionsLine | LinkLine | QuotaLine | LimitLine
+Line = PartitionsLine | LinkLine | QuotaLine | LimitLine
 
 PARTITIONS_PER_SLICE = 100
 """About 0.1 ms of work; other connections have to wait for it."""
@@ -220,9 +220,9 @@ def new_exporter(
     )
 
 
-def _slices(lines: Iterator[Part | None]) -> Iterator[list[Part]]:
+def _slices(lines: Iterator[Line | None]) -> Iterator[list[Line]]:
     """Yield what is made in one turn of the event loop: until a None, or LINES_PER_SLICE lines."""
-    batch: list[Part] = []
+    batch: list[Line] = []
     for line in lines:
         if line is not None:
             batch.append(line)

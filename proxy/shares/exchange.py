@@ -24,7 +24,7 @@ from weir.proxy.config.address import Address
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.log import EventLog, innermost_frame
 from weir.proxy.shares.messages import MOST_BYTES, ShareAnswer, ShareRequest
-from weir.quota.shares.share import Absence, Part, Share, Terms, pace_of
+from weir.quota.shares.share import Absence, Allotment, Share, Terms, pace_of
 
 TICK_SECONDS: Final = 0.25
 """How often demands are measured, and shares put in force."""
@@ -229,7 +229,7 @@ class Exchange:
             self.looking = None
             self._changed.set()
 
-    async def _tell(self, other: int | None, admin: Address, parts: Mapping[str, Part]) -> None:
+    async def _tell(self, other: int | None, admin: Address, parts: Mapping[str, Allotment]) -> None:
         self.asked += 1
         asked_at = self.now()
         try:
@@ -248,7 +248,7 @@ class Exchange:
         finally:
             self.under_way.pop(admin, None)
 
-    def _take(self, other: int, answer: ShareAnswer, parts: Mapping[str, Part], asked_at: float) -> None:
+    def _take(self, other: int, answer: ShareAnswer, parts: Mapping[str, Allotment], asked_at: float) -> None:
         if answer.broker_id != other:
             self.refused["other_broker"] += 1
             return

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from weir.quota.shares.share import Part, Word
+from weir.quota.shares.share import Allotment, Word
 
 MOST_BYTES = 1 << 20
 """Of a request or an answer."""
@@ -21,7 +21,7 @@ class ShareRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     broker_id: _Count
     life: _Count = 0
-    parts: dict[_Name, Part] = {}
+    parts: dict[_Name, Allotment] = {}
 
 
 class ShareAnswer(msgspec.Struct, frozen=True, kw_only=True):

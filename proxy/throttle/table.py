@@ -23,9 +23,9 @@ from weir.quota.layers import (
     HTTP,
     EffectiveThrottle,
     Entry,
+    InForce,
     Layer,
     Lease,
-    Part,
     Path,
     Source,
     Value,
@@ -57,7 +57,7 @@ _TOPICS = "topics"
 _QUOTAS = "quotas"
 _PARTS_PER_SLICE = 200  # shown in about 1 ms
 
-_Shown = TypeVar("_Shown", Entry, Part)
+_Shown = TypeVar("_Shown", Entry, InForce)
 
 _ALL = "*"  # shows the path of a removal of everything
 
@@ -203,7 +203,7 @@ def changes_between(before: EffectiveThrottle, after: EffectiveThrottle) -> str:
     return "; ".join([*told, f"{more:,} more"] if more else told) or "nothing"
 
 
-def _in_words(part: Part | None) -> str:
+def _in_words(part: InForce | None) -> str:
     return "none" if part is None else str(_plain(part.value))
 
 

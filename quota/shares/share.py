@@ -63,7 +63,7 @@ class Terms(NamedTuple):
     members: frozenset[int]
 
 
-class Part(NamedTuple):
+class Allotment(NamedTuple):
     """What the one that divides tells another one."""
 
     rate: float
@@ -180,7 +180,7 @@ class Share:
 
     # What it takes
 
-    def answer(self, giver: int, life: int, part: Part) -> Word | Refusal:
+    def answer(self, giver: int, life: int, part: Allotment) -> Word | Refusal:
         """Answer one that divides, in that life of it, or say why what it says counts for nothing."""
         rate, members = self.terms
         if giver not in members or giver == self.own_id:
@@ -193,7 +193,7 @@ class Share:
             self._held = _Held((giver, life), part.number, max(0.0, part.size), until, now)
         return Word(self.demand, now, takes, divides)
 
-    def _may_take(self, giver: int, life: int, part: Part) -> bool:
+    def _may_take(self, giver: int, life: int, part: Allotment) -> bool:
         if self._is_quiet or not part.number:
             return False
         if (held := self._holds()) is not None:
@@ -219,15 +219,15 @@ class Share:
         """Whether others may have parts of it that have not ended."""
         return self._is_since(self._taken_at, self.pace.hold_seconds)
 
-    def part_for(self, member: int) -> Part:
+    def part_for(self, member: int) -> Allotment:
         """Return what to tell another member now: nothing yet where it is not known that it is there."""
         rate, members = self.terms
         heard = self._heard.get(member)
         if heard is None or not self._is_since(heard.at, self.pace.lease_seconds):
-            return Part(rate, len(members), 0, 0.0, 0.0, self._is_divided)
+            return Allotment(rate, len(members), 0, 0.0, 0.0, self._is_divided)
         given = _Given(next(self._numbers), self._size_for(member, heard.demand), self._clock())
         self._given.setdefault(member, []).append(given)
-        return Part(rate, len(members), given.number, given.size, heard.said_at, self._is_divided)
+        return Allotment(rate, len(members), given.number, given.size, heard.said_at, self._is_divided)
 
     def hear(self, member: int, number: int, word: Word) -> None:
         """Note the answer of a member to its part `number`."""

@@ -15,7 +15,7 @@ from weir.control.move_pacing import DeadlinePacer, LinkPacer
 from weir.control.move_stuck import StuckWatch
 from weir.control.move_throttling import MoveThrottling
 from weir.planning.assignment import Partition, Replica
-from weir.planning.finish_by import Limits
+from weir.planning.finish_by import RateBounds
 from weir.planning.headroom import PART, Allowance, Passed
 from weir.planning.move_throttle import Standing
 from weir.planning.reassignment_json import ReassignmentPlan
@@ -54,13 +54,13 @@ def file(tmp_path: Path) -> JournalFile:
     return JournalFile(tmp_path / "plan.json", "plan0001")
 
 
-def pacer_of(cluster: Linked, file: JournalFile, limits: Limits | None = None) -> LinkPacer:
-    limits = limits or Limits()
+def pacer_of(cluster: Linked, file: JournalFile, limits: RateBounds | None = None) -> LinkPacer:
+    limits = limits or RateBounds()
     pacing = Pacing(link_capacity=10 * MB, lowest=limits.lowest, highest=limits.highest)
     return LinkPacer(file, pacing, cluster.passed)
 
 
-def begun(cluster: Linked, file: JournalFile, limits: Limits | None = None, *, force: bool = False) -> LinkPacer:
+def begun(cluster: Linked, file: JournalFile, limits: RateBounds | None = None, *, force: bool = False) -> LinkPacer:
     run = Execution(cluster, PLAN, file, Orders(force=force))
     pacer = pacer_of(cluster, file, limits)
     run.choose_rates(pacer)
@@ -107,7 +107,7 @@ def test_each_rate_is_what_is_free_of_its_own_link_and_follows_what_clients_take
 def test_rates_keep_to_the_limits(file: JournalFile) -> None:
     cluster = Linked()
     cluster.clients = 9.9 * MB
-    begun(cluster, file, Limits(2 * MB, 3 * MB))
+    begun(cluster, file, RateBounds(2 * MB, 3 * MB))
     assert (cluster.rates[1][LEADER_RATE], cluster.rates[2][FOLLOWER_RATE]) == ("2000000", "3000000")
 
 
@@ -115,20 +115,20 @@ def test_highest_rate_that_is_not_above_what_producers_write_is_refused_unless_f
     cluster = Linked()
     cluster.grown_per_look = MB
     with pytest.raises(MoveError, match=f"{FOLLOWER_RATE} of broker 2 may be 100 kB/s at most"):
-        begun(cluster, file, Limits(1, 100_000))
+        begun(cluster, file, RateBounds(1, 100_000))
     assert cluster.throttles == Standing()
-    begun(cluster, file, Limits(1, 100_000), force=True)
+    begun(cluster, file, RateBounds(1, 100_000), force=True)
 
 
 def test_move_is_taken_up_by_what_is_written_down(file: JournalFile) -> None:
     cluster = Linked()
     cluster.clients = 4 * MB
-    begun(cluster, file, Limits(1, 9 * MB))
+    begun(cluster, file, RateBounds(1, 9 * MB))
     journal = file.read("cluster")
     assert journal is not None
     assert journal.pacing == Pacing(link_capacity=10 * MB, highest=9 * MB)
     cluster.clients = 8 * MB
-    pacer = pacer_of(cluster, file, Limits(1, 9 * MB))
+    pacer = pacer_of(cluster, file, RateBounds(1, 9 * MB))
     ticks = ticks_for(cluster, 30, follower(cluster, pacer))
     assert isinstance(ticks[0].pace, Allowance)
     assert ticks[0].pace.rates[1, LEADER_RATE] == int(PART * 6 * MB)
@@ -192,7 +192,7 @@ def test_move_under_less_than_producers_write_is_freed_by_a_higher_rate(file: Jo
     """Producers begin when the move runs at its lowest, as clients leave nothing."""
     cluster = Linked()
     cluster.clients = 10 * MB
-    following = follower(cluster, begun(cluster, file, Limits(1000, 5 * MB)), StuckWatch(file))
+    following = follower(cluster, begun(cluster, file, RateBounds(1000, 5 * MB)), StuckWatch(file))
     assert cluster.rates[1][LEADER_RATE] == "1000"
     cluster.grown_per_look = 50_000  # looked at more than once a second
     ticks = ticks_for(cluster, 20, following)

@@ -18,10 +18,10 @@ from weir.planning.finish_by import (
     INTERVAL_SECONDS,
     LEAST_CHANGE,
     TAKE_UP_SECONDS,
-    Limits,
     Load,
     Moving,
     Pace,
+    RateBounds,
     first_pace,
     loads_of,
     next_pace,
@@ -49,7 +49,7 @@ class Simulated:
     left: float
     seconds: float
     inflow: Callable[[float], float]
-    limits: Limits = field(default_factory=Limits)
+    limits: RateBounds = field(default_factory=RateBounds)
     part: float = 1.0
     stalled: tuple[float, float] = (0.0, 0.0)
     paces: list[tuple[float, Pace]] = field(default_factory=list)
@@ -110,7 +110,7 @@ def test_rate_changes_seldom_and_enough_and_stays_within_its_limits(
     move: Simulated, lowest: float, factor: float
 ) -> None:
     needed = move.left / move.seconds
-    move = replace(move, limits=Limits(int(lowest * needed), int(lowest * factor * needed)))
+    move = replace(move, limits=RateBounds(int(lowest * needed), int(lowest * factor * needed)))
     move.run()
     limits = move.limits
     assert limits.highest is not None
@@ -125,7 +125,7 @@ def test_rate_changes_seldom_and_enough_and_stays_within_its_limits(
 
 
 def test_first_rate_is_the_lowest_that_is_enough() -> None:
-    pace = first_pace(0.0, 100 + ENDING_SECONDS, one(100 * MB), {P0: 2 * MB}, Limits())
+    pace = first_pace(0.0, 100 + ENDING_SECONDS, one(100 * MB), {P0: 2 * MB}, RateBounds())
     assert (pace.rate, pace.late) == (3 * MB, 0.0)
 
 
@@ -138,31 +138,31 @@ def test_broker_with_the_most_to_pass_decides() -> None:
         (2, FOLLOWER_RATE): Load(4 * MB, 110.0),
         (3, FOLLOWER_RATE): Load(4 * MB, 100.0),
     }
-    pace = first_pace(0.0, 100 + ENDING_SECONDS, moving, {}, Limits())
+    pace = first_pace(0.0, 100 + ENDING_SECONDS, moving, {}, RateBounds())
     assert (pace.rate, pace.busiest) == (80_000, (1, LEADER_RATE))
 
 
 def test_deadline_that_the_limits_do_not_allow_is_told_with_how_late_it_will_be() -> None:
-    pace = first_pace(0.0, 100 + ENDING_SECONDS, one(100 * MB), {P0: MB}, Limits(1, 1_500_000))
+    pace = first_pace(0.0, 100 + ENDING_SECONDS, one(100 * MB), {P0: MB}, RateBounds(1, 1_500_000))
     assert (pace.rate, pace.late) == (1_500_000, 100.0)
 
 
 def test_limit_below_what_producers_write_never_ends() -> None:
-    pace = first_pace(0.0, 100.0, one(100 * MB), {P0: 2 * MB}, Limits(1, 2 * MB))
+    pace = first_pace(0.0, 100.0, one(100 * MB), {P0: 2 * MB}, RateBounds(1, 2 * MB))
     assert (pace.rate, pace.late) == (2 * MB, None)
 
 
 def test_rate_keeps_its_margin_above_what_producers_write() -> None:
-    pace = first_pace(0.0, 100_000.0, one(1000), {P0: 2 * MB}, Limits())
+    pace = first_pace(0.0, 100_000.0, one(1000), {P0: 2 * MB}, RateBounds())
     assert pace.rate == INFLOW_MARGIN * 2 * MB
 
 
 def test_move_with_much_time_keeps_to_the_lowest_rate_allowed() -> None:
-    assert first_pace(0.0, 100_000.0, one(1000), {}, Limits(5 * MB, 6 * MB)).rate == 5 * MB
+    assert first_pace(0.0, 100_000.0, one(1000), {}, RateBounds(5 * MB, 6 * MB)).rate == 5 * MB
 
 
-@pytest.mark.parametrize(("limits", "rate"), [(Limits(1, 9 * MB), 9 * MB), (Limits(), 2 * MB)])
-def test_deadline_that_has_passed_takes_the_highest_rate_allowed(limits: Limits, rate: int) -> None:
+@pytest.mark.parametrize(("limits", "rate"), [(RateBounds(1, 9 * MB), 9 * MB), (RateBounds(), 2 * MB)])
+def test_deadline_that_has_passed_takes_the_highest_rate_allowed(limits: RateBounds, rate: int) -> None:
     """Without a limit, what is left comes within one more interval."""
     pace = next_pace(taken_up(MB, 0.0, one(25 * MB), limits), INTERVAL_SECONDS, -1.0, one(20 * MB), limits)
     assert pace.rate == rate
@@ -170,34 +170,34 @@ def test_deadline_that_has_passed_takes_the_highest_rate_allowed(limits: Limits,
 
 
 def test_move_that_is_taken_up_keeps_its_rate_until_it_was_watched() -> None:
-    pace = taken_up(MB, 0.0, one(20 * MB), Limits())
-    assert next_pace(pace, TAKE_UP_SECONDS - 0.1, 5.0, one(20 * MB), Limits()) is pace
-    planned = next_pace(pace, TAKE_UP_SECONDS, 21.0, one(20 * MB), Limits())
+    pace = taken_up(MB, 0.0, one(20 * MB), RateBounds())
+    assert next_pace(pace, TAKE_UP_SECONDS - 0.1, 5.0, one(20 * MB), RateBounds()) is pace
+    planned = next_pace(pace, TAKE_UP_SECONDS, 21.0, one(20 * MB), RateBounds())
     assert planned.seen is not pace.seen
     later = TAKE_UP_SECONDS + INTERVAL_SECONDS
-    assert next_pace(planned, later - 0.1, 5.0, one(20 * MB), Limits()) is planned
-    assert taken_up(9 * MB, 0.0, one(20 * MB), Limits(1, 2 * MB)).rate == 2 * MB
+    assert next_pace(planned, later - 0.1, 5.0, one(20 * MB), RateBounds()) is planned
+    assert taken_up(9 * MB, 0.0, one(20 * MB), RateBounds(1, 2 * MB)).rate == 2 * MB
 
 
 def test_interval_without_arrivals_is_told_and_teaches_nothing_of_the_rate() -> None:
-    pace = first_pace(0.0, 100.0, one(50 * MB), {}, Limits())
-    stalled = next_pace(pace, 10.0, 90.0, one(50 * MB), Limits())
+    pace = first_pace(0.0, 100.0, one(50 * MB), {}, RateBounds())
+    stalled = next_pace(pace, 10.0, 90.0, one(50 * MB), RateBounds())
     assert (stalled.is_held_up, stalled.part) == (True, 1.0)
     left = 50 * MB - 10 * stalled.rate
-    assert not next_pace(stalled, 20.0, 80.0, one(left, 50 * MB), Limits()).is_held_up
+    assert not next_pace(stalled, 20.0, 80.0, one(left, 50 * MB), RateBounds()).is_held_up
 
 
 def test_partition_whose_size_is_not_known_leaves_the_rate_as_it_is() -> None:
-    pace = first_pace(0.0, 100.0, one(50 * MB), {}, Limits())
-    assert next_pace(pace, 20.0, 80.0, one(0), Limits()) is pace
+    pace = first_pace(0.0, 100.0, one(50 * MB), {}, RateBounds())
+    assert next_pace(pace, 20.0, 80.0, one(0), RateBounds()) is pace
 
 
 def test_last_seconds_never_lower_the_rate() -> None:
-    pace = taken_up(MB, 0.0, one(11 * MB), Limits())
-    assert next_pace(pace, 10.0, 9.0, one(MB, 11 * MB), Limits()).rate == MB
+    pace = taken_up(MB, 0.0, one(11 * MB), RateBounds())
+    assert next_pace(pace, 10.0, 9.0, one(MB, 11 * MB), RateBounds()).rate == MB
 
 
 def test_move_with_nothing_left_keeps_its_rate() -> None:
-    pace = taken_up(MB, 0.0, one(11 * MB), Limits(2, 3 * MB))
-    ended = next_pace(pace, 10.0, 50.0, one(0, 11 * MB), Limits(2, 3 * MB))
+    pace = taken_up(MB, 0.0, one(11 * MB), RateBounds(2, 3 * MB))
+    ended = next_pace(pace, 10.0, 50.0, one(0, 11 * MB), RateBounds(2, 3 * MB))
     assert (ended.rate, ended.late) == (MB, 0.0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
 from weir.planning.assignment import Partition
 from weir.planning.carried import SHORT
-from weir.planning.finish_by import INFLOW_MARGIN, Limits, Moving
+from weir.planning.finish_by import INFLOW_MARGIN, Moving, RateBounds
 from weir.planning.headroom import (
     CALM_INTERVALS,
     INTERVAL_SECONDS,
@@ -54,7 +54,7 @@ class Shared:
 
     wish: Callable[[float], float]
     inflow: Callable[[float], float] = lambda now: 0.0
-    limits: Limits = field(default_factory=Limits)
+    limits: RateBounds = field(default_factory=RateBounds)
     real: Callable[[float], float] = lambda now: CAPACITY
     part: float = 1.0
     now: float = 0.0
@@ -114,7 +114,7 @@ def shared(draw: st.DrawFn) -> Shared:
 @settings(max_examples=150, deadline=None)
 @given(shared(), st.floats(0.01, 0.5), st.floats(0.01, 1.5))
 def test_rates_keep_to_their_limits_and_above_what_producers_write(link: Shared, lowest: float, more: float) -> None:
-    limits = Limits(int(lowest * CAPACITY), int((lowest + more) * CAPACITY))
+    limits = RateBounds(int(lowest * CAPACITY), int((lowest + more) * CAPACITY))
     link = replace(link, limits=limits)
     link.run(40)
     assert limits.highest is not None
@@ -247,15 +247,15 @@ def test_sidecar_back_after_an_hour_is_believed_from_its_second_answer_on() -> N
         both = {} if passed is None else {1: Passed(passed, passed), 2: Passed(passed, passed)}
         return Reading(moving(1e12, 1e9), {}, both)
 
-    allowance = first_allowance(KEYS, at(0), 3.0, at(90 * MB), 3.0, CAPACITY, Limits())
+    allowance = first_allowance(KEYS, at(0), 3.0, at(90 * MB), 3.0, CAPACITY, RateBounds())
     rate = allowance.rates[OUT]
     assert rate == pytest.approx(PART * 70 * MB)
     for interval in range(1, 721):
-        allowance = next_allowance(allowance, 3.0 + 5 * interval, at(None), CAPACITY, Limits())
+        allowance = next_allowance(allowance, 3.0 + 5 * interval, at(None), CAPACITY, RateBounds())
     assert allowance.rates[OUT] == rate
     for interval in range(20):  # it began anew, and clients leave more room now
         now = 3.0 + 5 * (721 + interval)
-        allowance = next_allowance(allowance, now, at(interval * 50 * MB), CAPACITY, Limits())
+        allowance = next_allowance(allowance, now, at(interval * 50 * MB), CAPACITY, RateBounds())
         if not interval:
             assert allowance.rates[OUT] == rate
     assert allowance.rates[OUT] == pytest.approx(PART * 90 * MB, rel=0.05)
@@ -263,11 +263,11 @@ def test_sidecar_back_after_an_hour_is_believed_from_its_second_answer_on() -> N
 
 def test_move_that_is_taken_up_keeps_its_rates_for_an_interval() -> None:
     begun = taken_up({OUT: MB, IN: 2 * MB}, 0.0, Reading(moving(1e9, 1e9), {}))
-    assert next_allowance(begun, INTERVAL_SECONDS - 0.1, begun.seen, CAPACITY, Limits()) is begun
-    later = next_allowance(begun, INTERVAL_SECONDS, begun.seen, CAPACITY, Limits())
+    assert next_allowance(begun, INTERVAL_SECONDS - 0.1, begun.seen, CAPACITY, RateBounds()) is begun
+    later = next_allowance(begun, INTERVAL_SECONDS, begun.seen, CAPACITY, RateBounds())
     assert later.rates == {OUT: MB + LEAST_STEP * CAPACITY, IN: 2 * MB + LEAST_STEP * CAPACITY}
 
 
 def test_partition_whose_size_is_not_known_leaves_the_rates_as_they_are() -> None:
     begun = taken_up({OUT: MB}, 0.0, Reading(moving(1e9, 1e9), {}))
-    assert next_allowance(begun, 60.0, Reading(moving(0, 0), {}), CAPACITY, Limits()) is begun
+    assert next_allowance(begun, 60.0, Reading(moving(0, 0), {}), CAPACITY, RateBounds()) is begun

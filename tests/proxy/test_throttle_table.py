@@ -15,7 +15,7 @@ from weir.proxy.config.load import parse_config
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.tables import QuotaTable, ThrottleTable
 from weir.proxy.throttle.table import MOST_TOLD, TOPICS_PER_SLICE, LayeredThrottle, changes_between, sides_by_hand
-from weir.quota.layers import EffectiveThrottle, Entry, Layer, Lease, Part, Path
+from weir.quota.layers import EffectiveThrottle, Entry, InForce, Layer, Lease, Path
 from weir.quota.settings import SideName
 from weir.quota.throttled_replicas import ALL_REPLICAS
 
@@ -340,17 +340,17 @@ QUOTA = QuotaTable(name="zones", side="follower", rate=5)
 @pytest.mark.parametrize(
     ("path", "part", "sides"),
     [
-        ((LEADER_RATE,), Part(5, "http"), {"leader"}),
-        ((FOLLOWER_RATE,), Part(5, "kafka"), {"follower"}),
-        (LISTED, Part(ALL_REPLICAS, "http"), {"leader"}),
-        (("leader.recovery.throttled.rate",), Part(5, "http"), {"leader"}),
-        (("quotas", "zones"), Part(QUOTA, "http"), {"follower"}),
-        (("mode",), Part("observe", "http"), set()),
-        ((LEADER_RATE,), Part(5, "file"), set()),
-        (LISTED, Part(ALL_REPLICAS, "file"), set()),
-        ((LEADER_RATE,), Part(5, "http", Lease(100.0)), set()),
-        ((LEADER_RATE,), Part(5, "http", Lease(math.inf, "ann")), {"leader"}),
+        ((LEADER_RATE,), InForce(5, "http"), {"leader"}),
+        ((FOLLOWER_RATE,), InForce(5, "kafka"), {"follower"}),
+        (LISTED, InForce(ALL_REPLICAS, "http"), {"leader"}),
+        (("leader.recovery.throttled.rate",), InForce(5, "http"), {"leader"}),
+        (("quotas", "zones"), InForce(QUOTA, "http"), {"follower"}),
+        (("mode",), InForce("observe", "http"), set()),
+        ((LEADER_RATE,), InForce(5, "file"), set()),
+        (LISTED, InForce(ALL_REPLICAS, "file"), set()),
+        ((LEADER_RATE,), InForce(5, "http", Lease(100.0)), set()),
+        ((LEADER_RATE,), InForce(5, "http", Lease(math.inf, "ann")), {"leader"}),
     ],
 )
-def test_what_is_in_the_file_or_leased_was_not_forgotten(path: Path, part: Part, sides: set[SideName]) -> None:
+def test_what_is_in_the_file_or_leased_was_not_forgotten(path: Path, part: InForce, sides: set[SideName]) -> None:
     assert sides_by_hand(EffectiveThrottle({path: part})) & {"leader", "follower"} == sides

@@ -13,9 +13,9 @@ from weir.quota.layers import (
     FOREVER,
     SOURCES,
     Entry,
+    InForce,
     Layer,
     Lease,
-    Part,
     Path,
     Value,
     hidden_by,
@@ -120,8 +120,8 @@ def test_layers_a_patch_on_top_does_what_it_says_and_nothing_else(
 def test_layers_each_part_has_its_source_and_its_lease() -> None:
     lease = Lease(NOW + 5, "ann", "a move")
     layers = [Layer("file", {RATE: Entry(1), REPLICAS: Entry(2)}), Layer("http", {RATE: Entry(3, lease)})]
-    assert merge(layers, NOW).parts == {RATE: Part(3, "http", lease), REPLICAS: Part(2, "file", FOREVER)}
-    assert merge(layers, NOW + 5).parts[RATE] == Part(1, "file", FOREVER)
+    assert merge(layers, NOW).parts == {RATE: InForce(3, "http", lease), REPLICAS: InForce(2, "file", FOREVER)}
+    assert merge(layers, NOW + 5).parts[RATE] == InForce(1, "file", FOREVER)
     assert (next_expiry(layers, NOW), next_expiry(layers, NOW + 5)) == (NOW + 5, math.inf)
 
 

@@ -11,7 +11,7 @@ from tests.proxy.exporting import until
 from weir.proxy.config.load import parse_config
 from weir.proxy.sidecar import Sidecar
 from weir.quota.settings import LEAST_SHARE
-from weir.quota.shares.share import Part
+from weir.quota.shares.share import Allotment
 
 QUOTA = {"name": "into", "side": "follower", "rate": 900, "kept_at": "leaders"}
 
@@ -40,7 +40,7 @@ async def test_followers_that_the_cluster_names_get_a_quota_and_others_are_answe
             await until(lambda: "into/1" in sidecar.exchange.shares)
             assert [(quota.name, quota.rate) for quota in leader.quotas[1:]] == [("into/1", LEAST_SHARE)]
             assert len(follower.quotas) == 1
-            part = Part(rate=900, members=0, number=1, size=1, said_at=0, is_divided=False)
+            part = Allotment(rate=900, members=0, number=1, size=1, said_at=0, is_divided=False)
             question = {"broker_id": 3, "life": 1, "parts": {"into/1": part, "other": part}}
             async with session.post(f"{url}/v1/shares", data=json.dumps(question)) as response:
                 refused = (await response.json())["refused"]

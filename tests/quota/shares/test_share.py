@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from weir.quota.shares.allocation import allocate
-from weir.quota.shares.share import MARGIN_SECONDS, Part, Share, Terms, Word, pace_of
+from weir.quota.shares.share import MARGIN_SECONDS, Allotment, Share, Terms, Word, pace_of
 
 RATE = 900.0
 ALL = frozenset({1, 2, 3})
@@ -78,8 +78,8 @@ class Members:
         return [round(share.current()) for one, share in self.shares.items() if one not in self.ended]
 
 
-def part(number: int, size: float, said_at: float, *, is_divided: bool = False) -> Part:
-    return Part(RATE, 3, number, size, said_at, is_divided)
+def part(number: int, size: float, said_at: float, *, is_divided: bool = False) -> Allotment:
+    return Allotment(RATE, 3, number, size, said_at, is_divided)
 
 
 def test_each_has_an_equal_part_until_somebody_wants_more() -> None:
@@ -190,7 +190,7 @@ def test_part_that_was_overtaken_or_is_another_ones_is_not_taken(giver: int, lif
         (1, part(1, 1, 0)._replace(members=2), "other_terms"),
     ],
 )
-def test_stranger_is_refused(giver: int, said: Part, reason: str) -> None:
+def test_stranger_is_refused(giver: int, said: Allotment, reason: str) -> None:
     assert Members()[3].answer(giver, 1, said) == reason
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.quota.shares.share import Part, Share, Terms, Word, pace_of
+from weir.quota.shares.share import Allotment, Share, Terms, Word, pace_of
 
 RATE = 1000.0
 TICK = 0.25
@@ -31,7 +31,7 @@ class Sent(NamedTuple):
 
     giver: tuple[int, int]
     taker: tuple[int, int]
-    part: Part
+    part: Allotment
     word: Word | None
     asked_at: float
 
