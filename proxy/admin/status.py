@@ -31,7 +31,7 @@ async def side_status(side: SideSource, trend: Trend) -> dict[str, Any]:
     waiting = {link.peer for link in throttle.links if link.unanswered_since is not None}
     facts = Facts(
         lag["partitions_behind"],
-        sum([link.partitions.behind_count for link in throttle.links]),
+        min(lag["partitions_behind"], sum([link.partitions.waiting_count for link in throttle.links])),
         lag["partitions_stuck"],
         tuple(_limits(side.throttle)),
         tuple(sorted(waiting)),

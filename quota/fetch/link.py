@@ -100,7 +100,7 @@ class ReplicaLink:
         if state.partitions.queue and self.throttle.settings.order != "round-robin":
             yield from state.catch_up.rank_steps(state.partitions.queue, self.throttle.clock())
         now = self.throttle.clock()  # read again: the steps so far took time
-        if not state.partitions.any_wait or not self.throttle.is_throttling:
+        if not state.partitions.waiting_count or not self.throttle.is_throttling:
             return (yield from commit_pass(state, self, request))  # `plan` would decide the same; most fetches end here
         view, order = observe(state, self, request, now, held_seconds)
         return (yield from commit(state, self, request, view, order, plan(view)))

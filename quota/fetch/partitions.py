@@ -65,9 +65,9 @@ class LinkPartitions:
         return Ends(self.claimed_id, self.claimed_id if self.side.side == "leader" else self.peer)
 
     @property
-    def any_wait(self) -> bool:
-        """Whether any partition is throttled and not known to be in sync."""
-        return self.behind_count > 0 or self.unknown_count > 0
+    def waiting_count(self) -> int:
+        """How many partitions are throttled and not known to be in sync."""
+        return self.behind_count + self.unknown_count
 
     def topic(self, key: bytes, is_id: bool) -> ReplicaTopic:
         """Return the topic of this name (from v13 on: id); it is made at its first use."""
