@@ -101,6 +101,7 @@ def test_few_samples_of_the_days_are_small(tmp_path: Path, size: int, is_small: 
     assert not _is_small("kafka://host:1/topic", *days)
 
 
+@needs_spark
 def test_client_properties_of_a_topic_are_those_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[object] = []
 
