@@ -25,7 +25,7 @@ class GrantQueue:
         self._reached = 0.0  # where the last turn began, on a scale of bytes
         self._furthest = 0.0  # where the last of all turns to come begins
         self.entered: dict[ReplicaPartition, None] = {}
-        """Those that came since this was emptied last, in their order."""
+        """Partitions that came since the queue was ranked last, in their order. Who ranks it empties this."""
 
     def __len__(self) -> int:
         return len(self._waiting)

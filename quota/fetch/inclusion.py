@@ -33,14 +33,14 @@ class Inclusion:
             return Passing.ALL
         granted = self._fetch.grants.get(replica)
         if granted is None:
-            # Of several fetches under way the answer to an earlier one may have told that the partition is in sync.
+            # A peer may send several fetches at once. An earlier answer may show the partition in sync by now.
             has_waited = len(state.in_flight) > 1 and self._fetch.is_probe and partition in topic.throttled
             is_held_back = (replica.is_waiting or has_waited) and state.side.is_throttling
             # Kafka's Raft client fetches the metadata log with 0 bytes, and gets records all the same.
             asks_for_none = not replica.max_bytes and key not in METADATA_LOG
             return Passing.NOTHING if is_held_back or asks_for_none else Passing.ALL
-        quotas = [quota for quota, covered in replica.topic.coverage if quota.limits and partition in covered]
-        if any([not quota.rate for quota in quotas]):  # since the grant
+        quotas = replica.quotas
+        if any([not quota.rate for quota in quotas]):  # it became 0 after the grant
             return Passing.NOTHING
         if size > granted and not self._pays([quota for quota in quotas if quota.reserves], size - granted):
             return Passing.NOTHING

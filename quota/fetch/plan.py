@@ -256,8 +256,7 @@ def _left(purse: _Purse) -> float:
 
 def _purses_of(replica: ReplicaPartition, purses: Mapping[Quota, _Purse]) -> list[_Purse]:
     """Return what a partition's bytes are paid from; empty where one of its quotas has nothing to spend."""
-    coverage = replica.topic.coverage
-    quotas = [quota for quota, covered in coverage if quota.limits and replica.partition in covered]
+    quotas = replica.quotas
     return [purses[quota] for quota in quotas] if all([quota in purses for quota in quotas]) else []
 
 
@@ -269,8 +268,7 @@ def _keep_scarcest(
     Else partitions of one quota each would take turns with either, and it would never find both at once. `awaited` are
     the quotas that earlier partitions wait for: these take what comes first.
     """
-    coverage = replica.topic.coverage
-    quotas = sorted([quota for quota, covered in coverage if quota.limits and replica.partition in covered], key=_rate)
+    quotas = sorted(replica.quotas, key=_rate)
     missing = [quota for quota in quotas if quota not in purses]
     if quotas and quotas[0] in purses and all([quota in soon and quota not in awaited for quota in missing]):
         purses[quotas[0]].is_open = False

@@ -128,6 +128,11 @@ class ReplicaPartition:
         """Whether it needs budget: throttled, and not known to be in sync."""
         return self.behind or self.partition in self.topic.unknown
 
+    @property
+    def quotas(self) -> list[Quota]:
+        """The quotas that may hold its bytes back."""
+        return [quota for quota, covered in self.topic.coverage if quota.limits and self.partition in covered]
+
     def keep_in_sync(self, since: int, until: float) -> None:
         """Have it count as in sync until then, from offset `since` on: it has caught up with that high watermark.
 
