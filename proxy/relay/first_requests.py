@@ -11,6 +11,7 @@ from weir.proxy.relay.open_link import OpenLink
 FIRST_REQUEST_SECONDS: Final = 600.0
 """As Kafka's connections.max.idle.ms."""
 
+_SMALLEST_REQUEST: Final = 12  # bytes: its size, kind, version and correlation id
 _SWEEP_SECONDS: Final = 1.0
 
 
@@ -46,7 +47,7 @@ class FirstRequests:
             due.append(link)
         for link in due:
             del self._since[link]
-            if not link.has_sent_request:
+            if link.relayed.requests < _SMALLEST_REQUEST:
                 link.evict("no_request_came")
 
     def _watch(self) -> None:
