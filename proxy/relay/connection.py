@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from enum import Enum, auto
-from typing import Final
+from typing import Final, Literal
 
 from weir.protocol.framing import (
     BecameOpaque,
@@ -44,15 +43,12 @@ MOST_FETCHES: Final = 8
 _NOTHING: Final = memoryview(b"")
 
 
-class Phase(Enum):
-    """How far a link's life has come. It never goes back."""
+Phase = Literal["open", "draining", "lingering", "closed"]
+"""How far a link's life has come. It never goes back.
 
-    OPEN = auto()
-    DRAINING = auto()
-    """No further request is taken. Those that were have their answers."""
-    LINGERING = auto()
-    """The broker's connection is closed. The client has a moment to close its own, and what it sends is dropped."""
-    CLOSED = auto()
+- `draining`: no further request is taken. Those that were have their answers.
+- `lingering`: the broker's connection is closed. The client has a moment to close its own. What it sends is dropped.
+"""
 
 
 @dataclass(eq=False, slots=True)
@@ -65,7 +61,7 @@ class Connection:
     fetches: ReplicaFetches
     requests: RequestStream
     responses: ResponseStream = field(default_factory=ResponseStream)
-    phase: Phase = Phase.OPEN
+    phase: Phase = "open"
     client_ended: bool = False
     """Whether the client has sent its last byte."""
     upstream_ended: bool = False
@@ -88,13 +84,14 @@ class Connection:
     """What is to be reported."""
 
     # What it keeps
+    whole_bytes: int = 0
+    """Bytes of a fetch that came whole, while it is decided about or held. Other requests wait in their socket."""
     events: int = 0
     """How many events the client's bytes have made: where that stands still, so does the request that is collected."""
     opaque_reason: str | None = None
     """Why its bytes are not understood any more; None while they are."""
     gate: RequestGate | None = None
     _held: ReplicaFetch | RequestBegins | None = None
-    _deciding_size: int = 0  # bytes of the fetch that is being decided about
     _discarded: float = 0  # bytes still to come that do not go to the broker
     _observer: ResponseObserver | None = None  # of the next request that passes
     _watcher: RequestWatcher | None = None  # of the request that passes now
@@ -103,27 +100,29 @@ class Connection:
 
     def takes(self, sender: Sender) -> bool:
         """Return whether bytes of a peer that were read may be received now."""
-        if self.work is not None or self.phase is Phase.CLOSED or self.phase is Phase.LINGERING:
+        if self.work is not None or self.phase == "closed" or self.phase == "lingering":
             return False
         return sender == "upstream" or (self.hold is None and not self.is_crowded)
 
     def reads(self, sender: Sender) -> bool:
         """Return whether more is to be read from a peer. While draining that is the rest of the request under way."""
         if not self.takes(sender):
-            return self.phase is Phase.LINGERING and sender == "client"
+            return self.phase == "lingering" and sender == "client"
         if sender == "upstream":
             return not self.upstream_ended
-        return not self.client_ended and (self.phase is Phase.OPEN or self.missing > 0)
+        return not self.client_ended and (self.phase == "open" or self.missing > 0)
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        """All that `takes` and `reads` depend on: while it is the same, so are they."""
+        is_last = self.phase == "draining" and self.missing > 0
+        is_free = self.hold is None and not self.is_crowded
+        return self.phase, is_last, is_free, self.work is None, self.client_ended, self.upstream_ended
 
     @property
     def missing(self) -> float:
         """Bytes of the request under way that are still to come, as far as that is known."""
         return math.inf if self.requests.opaque else self.requests.missing
-
-    @property
-    def whole_bytes(self) -> int:
-        """The bytes kept of requests that came whole. One that is streamed waits in its client's socket."""
-        return self._deciding_size + (len(self._held.frame) if isinstance(self._held, ReplicaFetch) else 0)
 
     @property
     def awaits_answer(self) -> bool:
@@ -138,9 +137,11 @@ class Connection:
 
     def next_is_large(self, sender: Sender, is_bulk: bool) -> bool:
         """Return whether a large buffer is worth it for a peer's next read. `is_bulk`: the last had large frames."""
-        stream = self.requests if sender == "client" else self.responses
-        if stream is self.responses and self.responses.observing:
-            return not self.responses.is_dense
+        stream: RequestStream | ResponseStream = self.requests
+        if sender == "upstream":
+            stream = self.responses
+            if stream.observer is not None:
+                return not stream.observer.is_dense
         return stream.opaque or stream.passing > SMALL_BUFFER_SIZE or is_bulk
 
     def use_gate(self, gate: RequestGate) -> None:
@@ -171,14 +172,22 @@ class Connection:
 
         Raises ProtocolError where a peer sends what cannot be. What came before that is to be sent.
         """
-        if sender == "client":
-            taken, self.work = self._take_requests(view)
-            return taken
         responses = self.responses
-        responses.receive(view, self.to_client)
-        if responses.completed:
-            completed, responses.completed = responses.completed, []
-            self.work = self.fetches.settle(completed)
+        if sender == "upstream":
+            responses.receive(view, self.to_client)
+            if responses.completed:
+                completed, responses.completed = responses.completed, []
+                self.work = self.fetches.settle(completed)
+            return len(view)
+        for event in self.requests.receive(view):
+            self.events += 1
+            self.work = work = self._take_event(event)
+            if self.phase == "closed":
+                break
+            if len(responses.pending) > MOST_PENDING:
+                self.is_crowded = True
+            if work is not None or self.hold is not None:
+                return self.requests.consumed
         return len(view)
 
     def decide_again(self) -> None:
@@ -208,7 +217,7 @@ class Connection:
 
     def drain(self) -> None:
         """Take no further request."""
-        self.phase = Phase.DRAINING
+        self.phase = "draining"
 
     def give_up_held(self) -> None:
         """Drop the held request as if it had never come: its client will send it elsewhere."""
@@ -218,14 +227,14 @@ class Connection:
 
     def linger(self) -> None:
         """Throw away all that the client still sends. Call it when a draining link is idle."""
-        self.phase = Phase.LINGERING
+        self.phase = "lingering"
         self.requests.opaque = True
         self._discarded = math.inf
         self._close_if_over()
 
     def close(self) -> None:
         """Take nothing and hold nothing any more."""
-        self.phase = Phase.CLOSED
+        self.phase = "closed"
         if self.work is not None:
             self.work.close()
             self.work = None
@@ -240,29 +249,16 @@ class Connection:
     def _close_if_over(self) -> None:
         """Close where nothing can follow: nobody waits for a held request, or nobody would answer it."""
         ends = self.client_ended + self.upstream_ended
-        if ends == 2 or (ends and (self.hold is not None or self.phase is not Phase.OPEN)):
-            self.phase = Phase.CLOSED
+        if ends == 2 or (ends and (self.hold is not None or self.phase != "open")):
+            self.phase = "closed"
 
     def _drop_held(self) -> None:
         self._held = self.hold = None
+        self.whole_bytes = 0
         if self.gate is not None:
             self.gate.gone()
 
     # Requests, one by one
-
-    def _take_requests(self, view: memoryview) -> tuple[int, Steps[None] | None]:
-        """Take a client's bytes. Returns how many were taken, and work to be done before the rest."""
-        pending = self.responses.pending
-        for event in self.requests.receive(view):
-            self.events += 1
-            work = self._take_event(event)
-            if self.phase is Phase.CLOSED:
-                break
-            if len(pending) > MOST_PENDING:
-                self.is_crowded = True
-            if work is not None or self.hold is not None:
-                return self.requests.consumed, work
-        return len(view), None
 
     def _goes_on(self, view: memoryview) -> bool:
         """Return whether bytes of the request under way go to the broker, and show them to who watches it."""
@@ -315,10 +311,10 @@ class Connection:
                     return
 
     def _decide(self, fetch: ReplicaFetch) -> Steps[None]:
-        self._deciding_size = len(fetch.frame)
-        outcome = yield from self.fetches.take(fetch)
-        self._deciding_size = 0
-        self._carry_out(outcome, fetch)
+        self.whole_bytes = len(fetch.frame)
+        self._carry_out((yield from self.fetches.take(fetch)), fetch)
+        if self.hold is None:
+            self.whole_bytes = 0
         if self.fetches.in_flight >= MOST_FETCHES:
             self.is_crowded = True
 
@@ -330,9 +326,10 @@ class Connection:
             self.hold = outcome
             return
         self._held = self.hold = None
+        self.whole_bytes = 0
         self._carry_out(outcome, held)
         if isinstance(held, RequestBegins):
-            self._take_requests(_NOTHING)  # what was kept of it
+            self.receive("client", _NOTHING)  # what was kept of it
 
     def _carry_out(self, outcome: Outcome, request: ReplicaFetch | RequestBegins) -> None:
         """Do with a request what was decided."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from weir.protocol.frame_cutter import FrameCutter
 from weir.proxy.relay.buffers import SMALL_BUFFER_SIZE
-from weir.proxy.relay.connection import Connection, Phase
+from weir.proxy.relay.connection import Connection
 from weir.proxy.relay.open_link import OpenLink, Sender
 from weir.proxy.relay.pump import BLOCKED, STOPPED, UNTAKEN, Pump
 from weir.proxy.relay.side import Side
@@ -28,7 +28,7 @@ class Direction:
     waiting. So what is left waits in one line with that of all similar connections. Meanwhile the pump does not read.
     """
 
-    __slots__ = ("_core", "_cutter", "_is_in_line", "_link", "_rest", "_sender", "_turns", "pump")
+    __slots__ = ("_core", "_cutter", "_is_in_line", "_link", "_sender", "_turns", "pump", "rest")
 
     def __init__(
         self, link: OpenLink, core: Connection, sender: Sender, side: Side, source: Transport, target: Transport
@@ -39,14 +39,10 @@ class Direction:
         self._turns = side.turns
         self._cutter = FrameCutter()
         self._is_in_line = False
-        self._rest = memoryview(b"")  # it begins with a frame, or with what follows a request that is held
+        self.rest = memoryview(b"")
+        """What waits to be taken: it begins with a frame, or with what follows a request that is held."""
         unsent = core.to_upstream if sender == "client" else core.to_client
         self.pump = Pump(self, asyncio.get_running_loop(), side.pool, source, target, side.turns, unsent)
-
-    @property
-    def waiting(self) -> int:
-        """How many bytes wait to be taken."""
-        return len(self._rest)
 
     # What the pump tells
 
@@ -55,7 +51,7 @@ class Direction:
         core = self._core
         if core.passes(self._sender, view):
             self._cutter.skip(len(view))
-            if core.phase is Phase.DRAINING:
+            if core.phase == "draining":
                 self._link.carry_out()
             return
         is_bulk = self._take_first(view)
@@ -88,18 +84,18 @@ class Direction:
 
     def go_on(self) -> None:
         """Get in line with the bytes that wait, unless something else has to happen first."""
-        if self._rest and not self._is_in_line and self._may_take:
+        if self.rest and not self._is_in_line and self._may_take:
             self._is_in_line = True
             self._turns.add(self._take_next)
 
     def drop(self) -> None:
         """Throw away the bytes that wait."""
-        self._rest = memoryview(b"")
+        self.rest = memoryview(b"")
         self.pump.resume(UNTAKEN)
 
     def close(self) -> None:
         """End with the link."""
-        self._rest = memoryview(b"")
+        self.rest = memoryview(b"")
         self.pump.close()
 
     @property
@@ -125,23 +121,23 @@ class Direction:
                 frames += more
         self.pump.waits_in_line = at < len(view)
         if at < len(view):
-            self._rest = memoryview(bytes(view[at:]))
+            self.rest = memoryview(bytes(view[at:]))
             self.pump.pause(UNTAKEN)
             self.go_on()
         return len(view) >= SMALL_BUFFER_SIZE and frames * _SMALL_FRAME < len(view)
 
     def _take_next(self) -> None:
         self._is_in_line = False
-        if not self._rest or not self._may_take:
+        if not self.rest or not self._may_take:
             return
         try:
-            taken, _ = self._take_some(self._rest)
+            taken, _ = self._take_some(self.rest)
         except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
             self.failed(error)
             return
-        self._rest = self._rest[taken:]
+        self.rest = self.rest[taken:]
         self.pump.flush()
-        if self._rest:
+        if self.rest:
             self.go_on()
         else:
             self.pump.resume(UNTAKEN)

@@ -15,7 +15,7 @@ from typing import Final
 
 from weir.protocol.errors import ProtocolError
 from weir.protocol.framing import RequestStream
-from weir.proxy.relay.connection import Connection, Phase
+from weir.proxy.relay.connection import Connection
 from weir.proxy.relay.direction import Direction
 from weir.proxy.relay.fetches import ReplicaFetches, ThrottleFailed
 from weir.proxy.relay.link_reports import LinkReports
@@ -60,6 +60,7 @@ class Link:
         "_replans_later",
         "_reports",
         "_side",
+        "_state",
         "_upstream",
         "client_host",
         "connection",
@@ -94,6 +95,7 @@ class Link:
         self.from_upstream.pump.held_back = self._passage.held_back
         self._replans_later = False
         self._hold: Hold | None = None  # as last carried out
+        self._state = core.state  # the same
         self._gone_since: float | None = None  # when a client was found gone while a request of it was held
         self._end_timer: asyncio.TimerHandle | None = None
         self._has_ended = False
@@ -116,7 +118,7 @@ class Link:
         core = self.connection
         if core.news:
             self._report_news()
-        if core.phase is Phase.CLOSED:
+        if core.phase == "closed":
             self.close()
             return
         if core.asked is not None:
@@ -126,15 +128,17 @@ class Link:
             self.from_upstream.pump.flush()
         if core.is_crowded:
             core.ease()
-        self._tell_throttle()
-        if core.phase is Phase.DRAINING:
+            self.from_client.go_on()
+        if core.responses.observer is not None or core.fetches.has_settled or core.fetches.ended:
+            self._tell_throttle()
+        if core.phase == "draining":
             self._take_no_more()
             self._loop.call_soon(self._finish_if_idle)  # after the bytes that arrived were sent
         self._note_kept()
         if core.hold is not self._hold:
             self._hold = core.hold
             self._side.held.wait(self, self._hold)
-        if not self._has_ended:  # as it does where there is too little memory
+        if core.state != self._state and not self._has_ended:  # it may just have been evicted
             self._follow()
 
     def begin_work(self) -> None:
@@ -144,7 +148,7 @@ class Link:
         """
         core = self.connection
         work, core.work = core.work, None
-        if work is not None and not run_slice(work) and core.phase is not Phase.CLOSED:
+        if work is not None and not run_slice(work) and core.phase != "closed":
             core.work = work
             self._side.turns.add(self._go_on_with_work)
 
@@ -159,7 +163,7 @@ class Link:
             return
         if core.work is not None:
             return
-        if core.phase is not Phase.CLOSED:
+        if core.phase != "closed":
             self.from_client.pump.flush()
         if self._replans_later:
             self._replans_later = False
@@ -170,7 +174,7 @@ class Link:
     def replan(self) -> None:
         """Have the held request decided about again."""
         core = self.connection
-        if core.phase is Phase.CLOSED or core.hold is None:
+        if core.phase == "closed" or core.hold is None:
             return
         if core.work is not None:
             self._replans_later = True
@@ -199,7 +203,7 @@ class Link:
         """Tell of an answer that begins, and wake those who may find budget after one that has passed."""
         core, side = self.connection, self._side
         fetches = core.fetches
-        if core.responses.observing and core.work is None:
+        if core.responses.observer is not None and core.work is None:
             fetches.answer_begins()
         if fetches.has_settled:
             fetches.has_settled = False
@@ -219,7 +223,7 @@ class Link:
         """Tell what is kept of requests, where that has changed."""
         core, before = self.connection, self._kept
         half = core.requests.collected
-        self._kept = half, core.whole_bytes + self.from_client.waiting, core.events if half else 0
+        self._kept = half, core.whole_bytes + len(self.from_client.rest), core.events if half else 0
         if half >= _LARGE_FETCH:
             self.from_client.pump.waits_in_line = True
         if self._kept != before:
@@ -230,9 +234,10 @@ class Link:
 
     def _follow(self) -> None:
         """Read and take of both peers, or not, as the core's state says now."""
+        core = self.connection
+        self._state = core.state
         self.from_client.follow()
         self.from_upstream.follow()
-        core = self.connection
         if (core.client_ended or core.upstream_ended) and self._end_timer is None:
             self._watch_half_closed()
 
@@ -247,13 +252,13 @@ class Link:
 
     def drain(self) -> None:
         """Take no further request, and close as soon as every pending response has passed."""
-        if self.connection.phase is Phase.OPEN:
+        if self.connection.phase == "open":
             self.connection.drain()
             self.carry_out()
 
     def failed(self, error: Exception, sender: Sender) -> None:
         """Close, and log the reason unless a peer simply went away."""
-        if self.connection.phase is not Phase.CLOSED:
+        if self.connection.phase != "closed":
             self._report_news()
             self._reports.failed(error, sender)
             if isinstance(error, ProtocolError):  # what came before the fault is sent
@@ -307,7 +312,7 @@ class Link:
     def _finish_if_idle(self) -> None:
         """While draining: when nothing is in flight, close the sending side, and let the client close its own."""
         core = self.connection
-        if core.phase is not Phase.DRAINING or not core.is_idle:
+        if core.phase != "draining" or not core.is_idle:
             return
         core.linger()
         if core.client_ended:
@@ -361,7 +366,7 @@ class Link:
     @property
     def has_more(self) -> bool:
         """Whether its client has sent something behind the request that is held."""
-        return self.from_client.waiting > self.connection.requests.returned or self._client.has_unread()
+        return len(self.from_client.rest) > self.connection.requests.returned or self._client.has_unread()
 
     @property
     def is_reading(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import pytest
 from hypothesis import given
@@ -94,26 +94,26 @@ class Talk:
     def is_possible(self, what: Does) -> bool:
         """Whether a link has this happen to its core now."""
         core = self.core
-        if core.phase is Phase.CLOSED:
+        if core.phase == "closed":
             return False
         match what:
             case "hold" | "ask":
-                return core.reads("client") and core.phase is Phase.OPEN
+                return core.reads("client") and core.phase == "open"
             case "answer":
                 return core.reads("upstream") and bool(core.responses.pending)
             case "go":
                 return core.hold is not None and core.work is None
             case "client ends":
-                return core.reads("client") or core.phase is Phase.LINGERING
+                return core.reads("client") or core.phase == "lingering"
             case "upstream ends":
                 return core.reads("upstream")
             case "drain":
-                return core.phase is Phase.OPEN and core.work is None
+                return core.phase == "open" and core.work is None
             case "linger":
                 self.sent()
-                return core.phase is Phase.DRAINING and core.is_idle
+                return core.phase == "draining" and core.is_idle
             case "work":
-                return core.work is None and core.phase is not Phase.LINGERING
+                return core.work is None and core.phase != "lingering"
         return core.work is not None
 
     def _receive(self, sender: Sender, data: bytes) -> int:
@@ -179,27 +179,28 @@ def test_a_draining_core_has_the_request_under_way_read_to_its_end() -> None:
 def test_what_closes_a_link(happens: list[Does]) -> None:
     talk = Talk()
     for what in happens:
-        assert talk.core.phase is not Phase.CLOSED
+        assert talk.core.phase != "closed"
         talk.do(what)
-    assert talk.core.phase is Phase.CLOSED
+    assert talk.core.phase == "closed"
 
 
-@given(st.lists(st.sampled_from(Does.__args__), max_size=40))  # type: ignore[attr-defined]
+@given(st.lists(st.sampled_from(get_args(Does)), max_size=40))
 def test_whatever_happens_a_core_goes_one_way(happens: list[Does]) -> None:
     talk = Talk()
-    core, before = talk.core, Phase.OPEN
+    core, phases = talk.core, get_args(Phase)
+    before = phases.index(core.phase)
     for what in happens:
         if not talk.is_possible(what):
             continue
         talk.do(what)
-        assert core.phase.value >= before.value
-        before = core.phase
+        assert phases.index(core.phase) >= before
+        before = phases.index(core.phase)
         for sender in ("client", "upstream"):
-            assert core.takes(sender) or not core.reads(sender) or core.phase is Phase.LINGERING
+            assert core.takes(sender) or not core.reads(sender) or core.phase == "lingering"
         assert core.takes("upstream") or not core.takes("client")
         assert core.hold is None or not core.takes("client")
         assert core.work is None or talk.permits() == "----"
-        if core.hold is not None and core.phase is not Phase.CLOSED:
+        if core.hold is not None and core.phase != "closed":
             assert not core.client_ended
             assert not core.upstream_ended
     core.close()
@@ -277,7 +278,7 @@ def test_a_fetch_that_is_held_for_nobody_closes_the_link() -> None:
     talk = Talk(Hold(7.0))
     talk.core.ended("client")
     talk.ask(fetch(1, 5) + request(3, 0, 2))
-    assert talk.core.phase is Phase.CLOSED
+    assert talk.core.phase == "closed"
     assert talk.sent() == (b"", b"")
 
 

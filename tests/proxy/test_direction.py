@@ -12,7 +12,7 @@ from tests.fakes.links import FakeLink
 from tests.fakes.relaying import ScriptedThrottle
 from weir.protocol.response_scanner import Buffer
 from weir.proxy.log import EventLog
-from weir.proxy.relay.connection import Connection, Phase
+from weir.proxy.relay.connection import Connection
 from weir.proxy.relay.direction import MOST_FRAMES, Direction
 from weir.proxy.relay.open_link import Sender
 from weir.proxy.relay.side import Side
@@ -24,7 +24,7 @@ from weir.proxy.relay.turn_budget import TurnBudget
 class Core:
     """Takes all that it is given."""
 
-    phase = Phase.OPEN
+    phase = "open"
     work = None
 
     def __init__(self) -> None:
