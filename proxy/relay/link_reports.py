@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from dataclasses import dataclass
 
 from weir.protocol.errors import ProtocolError
 from weir.protocol.framing import BecameOpaque, Undecoded
@@ -11,18 +12,16 @@ from weir.proxy.relay.open_link import Sender, Why
 from weir.proxy.relay.stats import RelayStats
 
 
+@dataclass(eq=False, slots=True)
 class LinkReports:
     """Reports about one link; `client` and `upstream` are the names of its ends in the log."""
 
-    __slots__ = ("_client", "_log", "_stats", "_upstream", "tls_broken")
-
-    def __init__(self, stats: RelayStats, log: EventLog, client: str, upstream: str) -> None:
-        self._stats = stats
-        self._log = log
-        self._client = client
-        self._upstream = upstream
-        self.tls_broken = False
-        """Whether TLS failed on one of its ends, after the handshake."""
+    _stats: RelayStats
+    _log: EventLog
+    _client: str
+    _upstream: str
+    tls_broken: bool = False
+    """Whether TLS failed on one of its ends, after the handshake."""
 
     def evicted(self, why: Why, kept_bytes: int) -> None:
         """Report that the link has to go."""
