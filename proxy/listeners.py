@@ -54,7 +54,7 @@ def route_status(listener: Listener) -> dict[str, Any]:
     """Return a listener as the status and the log show it."""
     upstream = fixed_upstream(listener)
     route: dict[str, Any] = {
-        "side": listener.relay.stats.side,
+        "side": listener.side.stats.side,
         "listen": str(listener.address),
         "upstream": "captured" if upstream is None else str(upstream),
     }

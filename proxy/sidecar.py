@@ -397,7 +397,7 @@ class Sidecar:
         if rules and relay.new_gate is None:
             relay.new_gate = lambda link: LinkGate(self.limits, relay, link)
             for listener in self.listeners:
-                if listener.relay is relay:
+                if listener.side is relay:
                     for link in listener.links:
                         link.use_gate()
 

@@ -78,7 +78,7 @@ class UpstreamWatch:
             status = self.status(listener)
             if "upstream_up" in status:
                 peer = "" if upstream.peer is None else str(upstream.peer)
-                labels = listener.relay.stats.side, str(upstream), peer
+                labels = listener.side.stats.side, str(upstream), peer
                 up[labels] = max(int(status["upstream_up"]), up.get(labels, 0))
         yield Family(
             "weir_upstream_up",

@@ -48,9 +48,9 @@ _THROTTLED_MS: Final = 1  # Java takes an answer that lacks partitions for none 
 class LinkGate:
     """One link's gate: relay.outcomes.RequestGate, and what waits in the line of a group."""
 
-    def __init__(self, stage: LimitStage, relay: Side, link: OpenLink) -> None:
+    def __init__(self, stage: LimitStage, side: Side, link: OpenLink) -> None:
         self._stage = stage
-        self._relay = relay
+        self._side = side
         self._link = link
         self._client: Client | None = None  # of the request that is held or under way
         self._holds = False
@@ -96,7 +96,7 @@ class LinkGate:
 
     def wake(self) -> None:
         """Have the held request decided about again."""
-        self._relay.held.wake((self._link,))
+        self._side.held.wake((self._link,))
 
     def gone(self) -> None:
         """Leave the lines."""

@@ -50,7 +50,7 @@ class Upstream:
 
 
 class Listener:
-    """Accepts connections on `listen` for `relay`'s side, and carries them to `upstream`.
+    """Accepts connections on `listen` for `side`, and carries them to `upstream`.
 
     - `upstream` is the same for all, or is asked for each connection; where it has none, the connection is closed.
     - `sources` judges whether a client is a replica. None: every client that claims to be one is believed.
@@ -61,7 +61,7 @@ class Listener:
 
     def __init__(
         self,
-        relay: Side,
+        side: Side,
         listen: Address,
         upstream: Upstream | Callable[[socket.socket], Upstream | None],
         sources: ReplicaSources | None = None,
@@ -69,7 +69,7 @@ class Listener:
         *,
         stand_ins: StandIns | None = None,
     ) -> None:
-        self.relay = relay
+        self.side = side
         self.address = listen
         self.upstream = upstream
         self.sources = sources
@@ -154,7 +154,7 @@ class Listener:
                 self._pause_accepting(error)
                 return
             host = str(address[0])
-            if (refusal := self.relay.admission.refusal(host)) is not None:
+            if (refusal := self.side.admission.refusal(host)) is not None:
                 self._refuse(client, host, refusal)
                 continue
             upstream = self.upstream if isinstance(self.upstream, Upstream) else self.upstream(client)
@@ -162,9 +162,9 @@ class Listener:
                 client.close()
                 continue
             client.setblocking(False)
-            self.relay.admission.enter(host)
-            self.relay.stats.connections += 1
-            self.relay.stats.connections_accepted += 1
+            self.side.admission.enter(host)
+            self.side.stats.connections += 1
+            self.side.stats.connections_accepted += 1
             self._empty.clear()
             task = asyncio.get_running_loop().create_task(self._connect(client, host, upstream))
             self._connecting[task] = client, host, upstream
@@ -172,24 +172,24 @@ class Listener:
 
     def _refuse(self, client: socket.socket, host: str, refusal: Refusal) -> None:
         """Close a connection at once. Its client tries again; each try costs one accept."""
-        relay = self.relay
-        relay.stats.connections_refused[refusal] += 1
+        side = self.side
+        side.stats.connections_refused[refusal] += 1
         with contextlib.suppress(OSError):
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         client.close()
         if refusal == "too_many":
-            admission = relay.admission
+            admission = side.admission
             limit = admission.most if admission.total >= admission.most else admission.most_of_others
             peer = str(self.address)  # one line for all clients
         else:
-            peer, limit = host, relay.admission.most_from_address
-        relay.log.fault("connection_refused", peer, side=relay.stats.side, reason=refusal, limit=limit)
+            peer, limit = host, side.admission.most_from_address
+        side.log.fault("connection_refused", peer, side=side.stats.side, reason=refusal, limit=limit)
 
     def _pause_accepting(self, error: OSError) -> None:
         """Stop accepting for a while, without descriptors or memory. Clients wait in the backlog."""
-        relay, loop = self.relay, asyncio.get_running_loop()
-        relay.stats.accept_errors += 1
-        relay.log.fault("accept_failed", str(self.address), side=relay.stats.side, reason=str(error))
+        side, loop = self.side, asyncio.get_running_loop()
+        side.stats.accept_errors += 1
+        side.log.fault("accept_failed", str(self.address), side=side.stats.side, reason=str(error))
         if self._socket is not None:
             loop.remove_reader(self._socket)
             self._resume = loop.call_later(_ACCEPT_PAUSE_SECONDS, self._accept_again)
@@ -205,7 +205,7 @@ class Listener:
             if tls is None:
                 return near, TcpTransport(await self._reach(upstream))
             open_socket = partial(self._reach, upstream)
-            return near, await self.relay.handshakes.connect(open_socket, upstream.address, tls)
+            return near, await self.side.handshakes.connect(open_socket, upstream.address, tls)
         except BaseException:
             if not isinstance(near, TcpTransport):
                 near.close()  # the client's own socket, which `_connected` closes, may be no longer this one
@@ -213,7 +213,7 @@ class Listener:
 
     async def _meet(self, client: socket.socket, host: str, upstream: Upstream) -> tuple[Transport, TlsClient | None]:
         """Return a client's connection, and how TLS is used with the upstream."""
-        tls, handshakes = self.tls, self.relay.handshakes
+        tls, handshakes = self.tls, self.side.handshakes
         stand_in = self._stand_in(upstream)
         if stand_in is not None and stand_in.lets_pass(host) and await handshakes.speaks_tls(client):
             set_options(client)
@@ -227,7 +227,7 @@ class Listener:
         return TcpTransport(client), None if speaks_tls else upstream.tls
 
     async def _reach(self, upstream: Upstream) -> socket.socket:
-        async with asyncio.timeout(self.relay.connect_seconds):
+        async with asyncio.timeout(self.side.connect_seconds):
             return await connect(upstream.address, upstream.mark)
 
     def _connected(self, task: asyncio.Task[_Ends]) -> None:
@@ -240,7 +240,7 @@ class Listener:
         error = task.exception()
         if error is not None:
             if _left_silently(client):
-                self.relay.stats.connections_silent += 1
+                self.side.stats.connections_silent += 1
             elif not isinstance(error, HandshakeFailed):
                 self._report_failure(error, client_host, upstream)
             elif (stand_in := self._stand_in(upstream)) is not None:  # the failure itself is reported
@@ -250,7 +250,7 @@ class Listener:
             return
         near, far = task.result()
         link = Link(
-            self.relay,
+            self.side,
             near,
             far,
             upstream.peer,
@@ -262,21 +262,21 @@ class Listener:
         self.links.add(link)
         if (stand_in := self._stand_in(upstream)) is not None:
             stand_in.opened(link)
-        self.relay.stats.links.add(link)
-        self.relay.first_requests.expect(link)
+        self.side.stats.links.add(link)
+        self.side.first_requests.expect(link)
         link.start()
         if self._draining:
             link.drain()
 
     def _report_failure(self, error: BaseException, client_host: str, upstream: Upstream) -> None:
         if isinstance(error, TimeoutError):
-            kind, reason = "timeout", f"no answer in {self.relay.connect_seconds:g} s"
+            kind, reason = "timeout", f"no answer in {self.side.connect_seconds:g} s"
         else:
             kind = "refused" if isinstance(error, ConnectionRefusedError) else "unreachable"
             reason = (isinstance(error, OSError) and error.strerror) or str(error)
-        stats = self.relay.stats
+        stats = self.side.stats
         stats.upstream_failures[kind] += 1
-        self.relay.log.fault(
+        self.side.log.fault(
             "upstream_failed", str(upstream), side=stats.side, kind=kind, reason=reason, client=client_host
         )
 
@@ -287,14 +287,14 @@ class Listener:
         self.links.discard(link)
         if (stand_in := self._stand_in(upstream)) is not None:
             stand_in.closed(link)
-        self.relay.stats.closed(link)
-        self.relay.stats.connections_silent += not link.relayed.requests
-        self.relay.first_requests.drop(link)
+        self.side.stats.closed(link)
+        self.side.stats.connections_silent += not link.relayed.requests
+        self.side.first_requests.drop(link)
         self._count_closed(link.client_host)
 
     def _count_closed(self, host: str) -> None:
-        self.relay.stats.connections -= 1
-        self.relay.admission.leave(host)
+        self.side.stats.connections -= 1
+        self.side.admission.leave(host)
         if not self.links and not self._connecting:
             self._empty.set()
 

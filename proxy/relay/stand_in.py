@@ -59,9 +59,9 @@ class StandIns:
             stand_in.try_again()
 
 
-def stand_ins(server: TlsServer | None, client: TlsClient | None, relay: Side) -> StandIns | None:
+def stand_ins(server: TlsServer | None, client: TlsClient | None, side: Side) -> StandIns | None:
     """Return those of a follower's listener; None where it does not end TLS and begin it again."""
-    return None if server is None or client is None else StandIns(server, client, relay.log, relay.clock)
+    return None if server is None or client is None else StandIns(server, client, side.log, side.clock)
 
 
 @dataclass(slots=True)

@@ -256,7 +256,7 @@ async def test_captured_connection_to_a_peer_with_tls_is_ended_or_passes_where_i
 
         monkeypatch.setattr(stand_in, "FAILING_SECONDS", 0.0)
         await asked(trusting.context)
-        tls = listener.relay.tls.handshakes
+        tls = listener.side.tls.handshakes
         assert tls == {("follower", "client", "ok"): 1, ("follower", "upstream", "ok"): 1}
         for number in range(FAILURES):
             with pytest.raises(ssl.SSLCertVerificationError):
@@ -264,7 +264,7 @@ async def test_captured_connection_to_a_peer_with_tls_is_ended_or_passes_where_i
             while tls["follower", "client", "refused_by_peer"] <= number:
                 await settle()
         await asked(refusing)
-        assert listener.relay.stats.passthrough == {"tls": 1}
+        assert listener.side.stats.passthrough == {"tls": 1}
 
 
 async def test_captured_connection_with_tls_is_ended_where_there_are_keys(
@@ -280,7 +280,7 @@ async def test_captured_connection_with_tls_is_ended_where_there_are_keys(
         writer.write(request(3, 0, 1))
         assert await reader.readexactly(len(response(1))) == response(1)
         writer.close()
-        tls = capture.listeners[0].relay.tls
+        tls = capture.listeners[0].side.tls
         assert tls.handshakes == {("leader", "client", "ok"): 1, ("leader", "upstream", "ok"): 1}
 
 
@@ -297,7 +297,7 @@ async def test_connection_that_is_still_made_while_it_steps_out_is_not_carried_f
         capture.throttle_changed(True)
         while not capture.is_in:
             await settle()
-        side = capture.listeners[0].relay
+        side = capture.listeners[0].side
         reader, writer = await asyncio.open_connection("127.0.0.1", capture.listeners[0].address.port)
         while not side.stats.connections:
             await settle()
