@@ -193,6 +193,7 @@ class LinkPartitions:
         for replica in gone:
             topic = replica.topic
             del self.absent[replica], topic.absent[replica.partition]
+            self.queue.leave(replica, returns=False)
             if not topic.partitions and not topic.absent:
                 del self.topics[topic.key]
 
@@ -309,7 +310,6 @@ class LinkPartitions:
             self.sessions.touch(replica)
         if behind != replica.behind:
             self.count_left_out(replica, self.side.stats.interval)
-            replica.behind = behind
             topic.made_up = None
             replica.left_out_from = self.left_out_count
             if behind:
@@ -326,9 +326,7 @@ class LinkPartitions:
         if (behind or unknown) and replica.max_bytes > 0:
             self.queue.enter(replica)
         else:
-            self.queue.leave(replica)
-            if not (behind or unknown) and replica.is_present:
-                replica.was_queued = False
+            self.queue.leave(replica, returns=behind or unknown or not replica.is_present)
 
     # How often each was left out
 

@@ -147,7 +147,7 @@ def test_what_falls_behind_after_the_ranking_is_in_the_order_too() -> None:
     queue, now = talk.link.partitions.queue, talk.clock.now
     catch_up = CatchUp(talk.link.throttle)
     *_, last = queue
-    queue.leave(last)
+    queue.leave(last, returns=False)
     assert last not in set(catch_up.order(queue, now))
     queue.enter(last)
     assert last in set(catch_up.order(queue, now))
