@@ -25,8 +25,9 @@ from weir.protocol.fetch import (
     fetch_version,
     made_up_entries,
 )
-from weir.protocol.fetch_request import read_replica_id
+from weir.protocol.fetch_request import replica_id_steps
 from weir.protocol.response_scanner import FetchResponseScanner
+from weir.protocol.steps import at_once
 
 VERSIONS = (3, 7, 12, 17)
 BUFFER = 256 * 1024
@@ -114,7 +115,7 @@ def steps(version: int, shape: Shape) -> Iterator[tuple[str, Callable[[], object
 
     yield "request: decode", lambda: decode_fetch_request(frame)
     if row.has_replica_state:
-        yield "request: read its replica id", lambda: read_replica_id(frame)
+        yield "request: read its replica id", lambda: at_once(replica_id_steps(frame))
     yield "request: encode", lambda: encode_fetch_request(request)
     yield "response: scan, no records", scanning(response(keys, {}))
     yield "response: scan, 100 KB in one partition, walked", scanning(response(keys, one), walk=walk)

@@ -196,11 +196,6 @@ def replica_state_tags(replica_id: int, replica_epoch: int) -> bytes:
     return b"\x01" + encode_unsigned_varint(_REPLICA_STATE_TAG) + encode_unsigned_varint(len(state)) + state
 
 
-def read_replica_id(frame: bytes) -> int:
-    """Read the sender of a request in one go; see `replica_id_steps`."""
-    return at_once(replica_id_steps(frame))
-
-
 def replica_id_steps(frame: bytes) -> Steps[int]:
     """Read the sender of a request of v15 to v18, in steps; CONSUMER where it names no replica.
 

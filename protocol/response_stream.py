@@ -68,7 +68,7 @@ class ResponseStream(FrameStream):
     responses that were received whole; the caller takes them out.
     """
 
-    __slots__ = ("_becoming_opaque", "_look", "_observer", "_step_over", "completed", "pending")
+    __slots__ = ("_becoming_opaque", "_look", "_step_over", "completed", "observer", "pending")
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,24 +76,15 @@ class ResponseStream(FrameStream):
         """Requests whose responses have not passed whole, the oldest first."""
         self.completed: list[ResponseObserver] = []
         self._becoming_opaque = False
-        self._observer: ResponseObserver | None = None  # of the response that is being received
+        self.observer: ResponseObserver | None = None
+        """Who sees the response that is being received; None: nobody, or there is none."""
         self._step_over: Callable[[], int] | None = None  # of the observer, if it has that
         self._look: Callable[[memoryview], int] | None = None  # the same
 
     @property
     def at_boundary(self) -> bool:
         """Whether the last byte received was the last one of a response."""
-        return not self._left and self._observer is None and not self._head
-
-    @property
-    def observing(self) -> bool:
-        """Whether a response is being observed now."""
-        return self._observer is not None
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether a response is being observed now, and a large read of what follows would take long."""
-        return self._observer is not None and self._observer.is_dense
+        return not self._left and self.observer is None and not self._head
 
     def expect(self, pending: Pending) -> None:
         """Add a request that is being forwarded, or an answer of weir's own, to the end of the queue."""
@@ -155,14 +146,14 @@ class ResponseStream(FrameStream):
                     step = min(self._left, size - at)
                     at += step
                     self._left -= step
-                    if not self._left and self._observer is None:
+                    if not self._left and self.observer is None:
                         if self._answer_follows():
                             out.append(view[start:at])
                             start = at
                         self._finish(out)
-                elif self._observer is not None or self._head or size - at < _SIZE_AND_CORRELATION.size:
-                    if self._observer is not None:
-                        start, at = self._observe(self._observer, view, start, at, out)
+                elif self.observer is not None or self._head or size - at < _SIZE_AND_CORRELATION.size:
+                    if self.observer is not None:
+                        start, at = self._observe(self.observer, view, start, at, out)
                         continue
                     if start < at:
                         out.append(view[start:at])
@@ -184,11 +175,11 @@ class ResponseStream(FrameStream):
             return at
         self._begin(*_SIZE_AND_CORRELATION.unpack(held))
         self._head = bytearray()
-        if self._observer is not None:
-            buffers, _ = self._observer.receive(memoryview(bytes(held)))
+        if self.observer is not None:
+            buffers, _ = self.observer.receive(memoryview(bytes(held)))
             out += buffers
-            if self._observer.done:
-                self._complete(self._observer, out)
+            if self.observer.done:
+                self._complete(self.observer, out)
         else:
             out.append(bytes(held))
             self._left -= len(held)
@@ -204,10 +195,10 @@ class ResponseStream(FrameStream):
         first = self.pending[0]
         if correlation_id != first.correlation_id:
             raise CorrelationMismatch(first.correlation_id, correlation_id)
-        self._observer = first.observer
+        self.observer = first.observer
         self._step_over = getattr(first.observer, "step_over", None)
         self._look = getattr(first.observer, "look", None)
-        if self._observer is None:
+        if self.observer is None:
             self._left = SIZE.size + size
 
     def _observe(
@@ -236,7 +227,7 @@ class ResponseStream(FrameStream):
 
     def _complete(self, observer: ResponseObserver, out: list[Buffer]) -> None:
         """Note that an observed response was received whole."""
-        self._observer = self._step_over = self._look = None
+        self.observer = self._step_over = self._look = None
         self.completed.append(observer)
         self._finish(out)
 

@@ -11,7 +11,7 @@ from weir.proxy.relay.buffers import BufferPool
 from weir.proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY, FetchMemory
 from weir.proxy.relay.side import Side, SideThrottle
 from weir.proxy.relay.stats import RelayStats
-from weir.proxy.relay.tls_ends import TlsEnds
+from weir.proxy.relay.tls_ends import OpenTls, open_here
 from weir.proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from weir.proxy.tls.stats import TlsStats
 
@@ -36,8 +36,8 @@ class Bounds:
         self._descriptors = descriptors
         self._each = each
 
-    def new_side(self, throttle: SideThrottle, stats: RelayStats, tls: TlsStats, ends: TlsEnds | None = None) -> Side:
-        """Return a side that counts in `stats`, and in `tls` its handshakes, which `ends` does."""
+    def new_side(self, throttle: SideThrottle, stats: RelayStats, tls: TlsStats, open_tls: OpenTls = open_here) -> Side:
+        """Return a side that counts in `stats`, and in `tls` its handshakes, which `open_tls` does."""
         side = Side(
             throttle,
             stats,
@@ -48,7 +48,7 @@ class Bounds:
             turns=self._turns,
             tls=tls,
             admission=self.admission,
-            ends=ends,
+            open_tls=open_tls,
         )
         self._relays.append(side)
         return side

@@ -107,7 +107,7 @@ class Sidecar:
             throttle = Throttle(side, config.broker_id, clock, settings, topic_names=topic_names)
             stats = RelayStats(side)
             self.sides.append(SideSource(throttle, stats))
-            self._relays[side] = self._bounds.new_side(throttle, stats, self._tls, self.tls_workers)
+            self._relays[side] = self._bounds.new_side(throttle, stats, self._tls, self.tls_workers.open)
         self._network = Network(config)
         self._facts = ClusterFacts([side.throttle for side in self.sides], self._relays.values())
         self.limits = LimitStage(clock, self.log, topic_names.name_of)

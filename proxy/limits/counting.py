@@ -75,19 +75,14 @@ class ProduceCount:
         self._counted = counted
         self._row = PRODUCE_VERSIONS[version]
 
-    @property
-    def done(self) -> bool:
-        """Whether the request has passed whole."""
-        return self._counts.done
-
-    def receive(self, view: memoryview) -> int:
-        """See the next bytes."""
+    def __call__(self, view: memoryview) -> bool:
+        """See the next bytes. Returns whether the request has passed whole."""
         counts = self._counts
-        taken = counts.receive(view)
+        counts.receive(view)
         if counts.done:
             _count(self._stage, self._client, counts, by_id=self._row.names_topics_by_id)
             self._counted()
-        return taken
+        return counts.done
 
 
 class ProduceAnswer:

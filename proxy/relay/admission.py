@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from weir.proxy.config.address import IPAddress
@@ -39,6 +40,7 @@ def connections_with(descriptors: int, each: int = DESCRIPTORS_EACH) -> int:
     return max(1, (descriptors - _OTHER_DESCRIPTORS) // each)
 
 
+@dataclass(eq=False, slots=True)
 class Admission:
     """Counts the connections of both sides. `most` and `most_from_address` may be changed at any time.
 
@@ -46,13 +48,12 @@ class Admission:
     are no brokers together leave 1 / BROKERS_PART of it free. A connection that is in stays in when the bounds shrink.
     """
 
-    def __init__(self, most: int = MOST_CONNECTIONS, most_from_address: int = MOST_FROM_ADDRESS) -> None:
-        self.most = most
-        self.most_from_address = most_from_address
-        self.total = 0
-        self._from: Counter[str] = Counter()
-        self._brokers: frozenset[str] = frozenset()
-        self._others = 0  # the connections of those who are no brokers
+    most: int = MOST_CONNECTIONS
+    most_from_address: int = MOST_FROM_ADDRESS
+    total: int = 0
+    _from: Counter[str] = field(default_factory=Counter)
+    _brokers: frozenset[str] = frozenset()
+    _others: int = 0  # the connections of those who are no brokers
 
     def learn(self, brokers: Iterable[IPAddress]) -> None:
         """Take the addresses of all of the cluster's brokers, this sidecar's too."""

@@ -1,4 +1,4 @@
-"""One direction of a link: bytes on their way from a pump to who knows what they mean."""
+"""One direction of a link: bytes on their way from a pump to the link's core."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Final
 
 from weir.protocol.frame_cutter import FrameCutter
 from weir.proxy.relay.buffers import SMALL_BUFFER_SIZE
-from weir.proxy.relay.link_requests import LinkRequests
-from weir.proxy.relay.link_responses import LinkResponses
-from weir.proxy.relay.open_link import OpenLink
+from weir.proxy.relay.connection import Connection
+from weir.proxy.relay.open_link import OpenLink, Sender
 from weir.proxy.relay.pump import BLOCKED, STOPPED, UNTAKEN, Pump
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.transport import Transport
@@ -23,41 +22,40 @@ _SMALL_FRAME: Final = 1024  # bytes: larger frames never wait, as they cost no m
 
 
 class Direction:
-    """One direction of a link: its pump's bytes go to `flow`, a few frames at a time.
+    """One direction of a link: what its pump reads of `sender` goes to `core`, a few frames at a time.
 
     A client may put a thousand requests into one packet. Taking all of them at once would keep every other connection
     waiting. So what is left waits in one line with that of all similar connections. Meanwhile the pump does not read.
     """
 
-    __slots__ = ("_cutter", "_is_in_line", "_link", "_rest", "_turns", "flow", "pump")
+    __slots__ = ("_core", "_cutter", "_is_in_line", "_link", "_sender", "_turns", "pump", "rest")
 
     def __init__(
-        self, link: OpenLink, flow: LinkRequests | LinkResponses, relay: Side, source: Transport, target: Transport
+        self, link: OpenLink, core: Connection, sender: Sender, side: Side, source: Transport, target: Transport
     ) -> None:
         self._link = link
-        self.flow = flow
-        self._turns = relay.turns
+        self._core = core
+        self._sender: Sender = sender
+        self._turns = side.turns
         self._cutter = FrameCutter()
         self._is_in_line = False
-        self._rest = memoryview(b"")  # it begins with a frame, or with what follows a request that is held
-        self.pump = Pump(self, asyncio.get_running_loop(), relay.pool, source, target, relay.turns, flow.out)
-
-    @property
-    def waiting(self) -> int:
-        """How many bytes wait to be taken."""
-        return len(self._rest)
+        self.rest = memoryview(b"")
+        """What waits to be taken: it begins with a frame, or with what follows a request that is held."""
+        unsent = core.to_upstream if sender == "client" else core.to_client
+        self.pump = Pump(self, asyncio.get_running_loop(), side.pool, source, target, side.turns, unsent)
 
     # What the pump tells
 
     def received(self, view: memoryview) -> None:
         """Have bytes taken that were read."""
-        if self.flow.passes(view):
+        core = self._core
+        if core.passes(self._sender, view):
             self._cutter.skip(len(view))
-            if self.flow.life.is_draining:
+            if core.phase == "draining":
                 self._link.carry_out()
             return
         is_bulk = self._take_first(view)
-        self.pump.large_reads = self.flow.next_is_large(is_bulk)
+        self.pump.large_reads = core.next_is_large(self._sender, is_bulk)
         self._link.carry_out()
 
     def unblocked(self) -> None:
@@ -67,18 +65,18 @@ class Direction:
 
     def ended(self) -> None:
         """Note that one end has sent its last byte, and that the other end was told."""
-        self.flow.life.on(self.flow.end)
+        self._core.ended(self._sender)
         self._link.carry_out()
 
     def failed(self, error: Exception) -> None:
         """Close the link, and log the reason unless a peer simply went away."""
-        self._link.failed(error, self.flow.sender)
+        self._link.failed(error, self._sender)
 
     # What waits
 
     def follow(self) -> None:
-        """Read and take, or not, as the link's state says now."""
-        if self.flow.is_read:
+        """Read and take, or not, as the core's state says now."""
+        if self._core.reads(self._sender):
             self.pump.resume(STOPPED)
         else:
             self.pump.pause(STOPPED)
@@ -86,23 +84,23 @@ class Direction:
 
     def go_on(self) -> None:
         """Get in line with the bytes that wait, unless something else has to happen first."""
-        if self._rest and not self._is_in_line and self._may_take:
+        if self.rest and not self._is_in_line and self._may_take:
             self._is_in_line = True
             self._turns.add(self._take_next)
 
     def drop(self) -> None:
         """Throw away the bytes that wait."""
-        self._rest = memoryview(b"")
+        self.rest = memoryview(b"")
         self.pump.resume(UNTAKEN)
 
     def close(self) -> None:
         """End with the link."""
-        self._rest = memoryview(b"")
+        self.rest = memoryview(b"")
         self.pump.close()
 
     @property
     def _may_take(self) -> bool:
-        return self.flow.is_taken and not self.pump.is_paused(BLOCKED)
+        return self._core.takes(self._sender) and not self.pump.is_paused(BLOCKED)
 
     def _take_first(self, view: memoryview) -> bool:
         """Have the first frames of `view` taken, and keep the rest.
@@ -123,23 +121,23 @@ class Direction:
                 frames += more
         self.pump.waits_in_line = at < len(view)
         if at < len(view):
-            self._rest = memoryview(bytes(view[at:]))
+            self.rest = memoryview(bytes(view[at:]))
             self.pump.pause(UNTAKEN)
             self.go_on()
         return len(view) >= SMALL_BUFFER_SIZE and frames * _SMALL_FRAME < len(view)
 
     def _take_next(self) -> None:
         self._is_in_line = False
-        if not self._rest or not self._may_take:
+        if not self.rest or not self._may_take:
             return
         try:
-            taken, _ = self._take_some(self._rest)
+            taken, _ = self._take_some(self.rest)
         except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
             self.failed(error)
             return
-        self._rest = self._rest[taken:]
+        self.rest = self.rest[taken:]
         self.pump.flush()
-        if self._rest:
+        if self.rest:
             self.go_on()
         else:
             self.pump.resume(UNTAKEN)
@@ -155,10 +153,10 @@ class Direction:
         """Have at most MOST_FRAMES taken. Returns the bytes taken, and the frames seen in them."""
         before = self._cutter.place
         size, frames = self._cutter.cut(view, MOST_FRAMES)
-        taken, work = self.flow.take(view[:size])
+        taken = self._core.receive(self._sender, view[:size])
         if taken < size:
             self._cutter.place = before
             self._cutter.cut(view[:taken], MOST_FRAMES + 1)
-        if work is not None:
-            self._link.begin(work)
+        if self._core.work is not None:
+            self._link.begin_work()
         return taken, frames

@@ -46,6 +46,7 @@ class _Source:
     """Links of this address that receive a fetch, the one whose fetch began first in front."""
 
 
+@dataclass(eq=False, slots=True)
 class FetchMemory:
     """The bytes that links keep: of half-received fetches, of held ones, and of what came after those.
 
@@ -57,12 +58,11 @@ class FetchMemory:
     gives monotonic seconds.
     """
 
-    def __init__(self, limit: int = DEFAULT_FETCH_MEMORY, clock: Callable[[], float] = time.monotonic) -> None:
-        self.limit = limit
-        self.total = 0
-        self._clock = clock
-        self._sources: dict[str, _Source] = {}
-        self._sweep: asyncio.TimerHandle | None = None
+    limit: int = DEFAULT_FETCH_MEMORY
+    clock: Callable[[], float] = time.monotonic
+    total: int = 0
+    _sources: dict[str, _Source] = field(default_factory=dict)
+    _sweep: asyncio.TimerHandle | None = None
 
     def keep(self, link: OpenLink, *, half: int, whole: int, is_new: bool = False) -> None:
         """Note what `link` keeps now: `half` bytes of a fetch under way, and `whole` bytes of whole requests.
@@ -75,7 +75,7 @@ class FetchMemory:
             return
         source = self._sources.setdefault(link.client_host, _Source())
         kept = source.keepers.setdefault(link, _Kept())
-        now = self._clock()
+        now = self.clock()
         grown = half + whole - kept.size
         if is_new or half != kept.half:
             kept.grew_at = now
@@ -103,7 +103,7 @@ class FetchMemory:
 
     def expire(self) -> None:
         """Evict links whose half-received fetch no longer grows, or takes too long."""
-        now = self._clock()
+        now = self.clock()
         overdue = [
             link
             for source in self._sources.values()

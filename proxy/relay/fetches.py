@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -67,7 +67,7 @@ class ReplicaFetches:
     what is in sync and nothing else. A ProtocolError is the follower's fault, and ends the connection too.
     """
 
-    relay: Side
+    side: Side
     peer: int | None
     sources: ReplicaSources | None = None
     host: str = ""
@@ -77,10 +77,14 @@ class ReplicaFetches:
     """Whether all further fetches of the connection pass."""
     session_end: float = math.inf
     """Until when a request may be held (clock seconds): shortly before the broker takes no more of them."""
-    _throttle: LinkThrottle | None = None
+    has_settled: bool = False
+    """Whether answers have passed since the owner has looked: budget may have flowed back."""
+    ended: list[LinkThrottle] = field(default_factory=list)
+    """What is to be freed in steps. Whoever does that takes it out."""
+    throttle: LinkThrottle | None = None
     _client: Hashable = None
     _sender: tuple[int, bool] = (NO_BROKER, False)  # of the last fetch: its replica_id, and whether it is a stranger
-    _known_as: tuple[int, bool] = (NO_BROKER, False)  # the sender that `_throttle` is for
+    _known_as: tuple[int, bool] = (NO_BROKER, False)  # the sender that `throttle` is for
     _spared_until: float = -math.inf  # clock seconds
 
     def decodes(self, replica_id: int, api_version: int) -> bool:
@@ -88,21 +92,21 @@ class ReplicaFetches:
         if self.is_released or not decodes_replicas(replica_id, api_version):
             return False
         standing = "replica" if self.sources is None else self.sources.standing(self.host, replica_id)
-        stats = self.relay.stats
+        stats = self.side.stats
         if standing == "consumer":
             stats.passthrough["not_a_replica"] += 1
-            self.relay.log.fault("not_a_replica", self.host, side=stats.side, replica_id=replica_id)
+            self.side.log.fault("not_a_replica", self.host, side=stats.side, replica_id=replica_id)
             return False
         self._sender = replica_id, standing == "stranger"
         if standing == "stranger":
             stats.stranger_fetches += 1
             effect = "it is throttled, and takes turns with all strangers together"
-            self.relay.log.fault("unknown_replica", self.host, side=stats.side, replica_id=replica_id, effect=effect)
+            self.side.log.fault("unknown_replica", self.host, side=stats.side, replica_id=replica_id, effect=effect)
         return True
 
     def take(self, event: ReplicaFetch) -> Steps[Outcome]:
         """Decide about a fetch that has arrived. Raises MalformedFrame."""
-        self.relay.stats.fetch_requests[event.header.api_version] += 1
+        self.side.stats.fetch_requests[event.header.api_version] += 1
         try:
             if isinstance(event.request, ProtocolError):
                 raise event.request
@@ -123,15 +127,15 @@ class ReplicaFetches:
 
     def answer_begins(self) -> None:
         """Tell the throttle that a part of the oldest response awaited has come, and not all of it."""
-        if self._throttle is not None:
-            self._throttle.answer_begins()
+        if self.throttle is not None:
+            self.throttle.answer_begins()
 
     def let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
         """Tell the throttle what has reached the client. Returns how many bytes more may be sent."""
-        if self._throttle is None:
+        if self.throttle is None:
             return most
         try:
-            return self._throttle.let_pass(arrived, on_way, most, waited)
+            return self.throttle.let_pass(arrived, on_way, most, waited)
         except Exception as error:
             raise self._failed(error) from error
 
@@ -141,32 +145,28 @@ class ReplicaFetches:
         for observer in observers:
             if isinstance(observer, SaslAnswer):
                 lifetime = observer.lifetime_seconds
-                self.session_end = math.inf if lifetime is None else self.relay.clock() + SESSION_PART * lifetime
+                self.session_end = math.inf if lifetime is None else self.side.clock() + SESSION_PART * lifetime
         self.in_flight -= len(scanners)
         try:
             for scanner in scanners:
-                if self._throttle is not None:
-                    yield from self._throttle.settle_steps(scanner.topics, scanner.head)
+                if self.throttle is not None:
+                    yield from self.throttle.settle_steps(scanner.topics, scanner.head)
         except Exception as error:
             raise self._failed(error) from error
-        self.relay.held.answered(self._throttle)
+        self.has_settled = True
 
     def close(self) -> None:
-        """End the connection's part of the throttle."""
-        self._close_throttle()
-        self.relay.held.wake_soon()
-
-    def _close_throttle(self) -> None:
-        throttle, self._throttle = self._throttle, None
+        """End the connection's part of the throttle: nothing stays reserved."""
+        throttle, self.throttle = self.throttle, None
         if throttle is None:
             return
         try:
             throttle.close()
-            self.relay.turns.add_steps(throttle.free_steps())
+            self.ended.append(throttle)
         except Exception as error:  # noqa: BLE001 - see the class
             self._report(error)
             try:
-                self.relay.throttle.drop(throttle)  # so that it keeps nothing reserved
+                self.side.throttle.drop(throttle)  # so that it keeps nothing reserved
             except Exception as another:  # noqa: BLE001 - the rest of the link has to be closed all the same
                 self._report(another)
 
@@ -185,58 +185,58 @@ class ReplicaFetches:
         except Exception as error:
             raise self._failed(error) from error
         if isinstance(outcome, outcomes.Answer):
-            self.relay.stats.fetches_answered += 1
+            self.side.stats.fetches_answered += 1
         else:
             self.in_flight += 1
         return outcome
 
     def _plan(self, request: FetchRequest, held_since: float | None) -> Steps[Decision]:
-        relay = self.relay
+        side = self.side
         is_other = self._sender != self._known_as
-        if self._throttle is not None and is_other and self.in_flight:
+        if self.throttle is not None and is_other and self.in_flight:
             raise JudgedAnew
-        is_over = -math.inf < self._spared_until <= relay.clock() or is_other
+        is_over = -math.inf < self._spared_until <= side.clock() or is_other
         if is_over and not self.in_flight and held_since is None:
-            self._close_throttle()  # with the next one its follower begins a new session
-        if self._throttle is None:
+            self.close()  # with the next one its follower begins a new session
+        if self.throttle is None:
             self._known_as = self._sender
             _, is_stranger = self._sender
             self._client = self.host, request.replica_id if self.peer is None else self.peer
-            self._spared_until = relay.throttle_faults.spared_until(self._client)
-            if relay.clock() < self._spared_until:
-                self._throttle = InSyncOnly(relay.clock)
+            self._spared_until = side.throttle_faults.spared_until(self._client)
+            if side.clock() < self._spared_until:
+                self.throttle = InSyncOnly(side.clock)
             else:
                 is_new = self.peer is None and not is_stranger
-                peer = relay.stats.peer_of(request.replica_id) if is_new else self.peer
-                self._throttle = relay.throttle.link(NO_BROKER if peer is None else peer, is_stranger=is_stranger)
+                peer = side.stats.peer_of(request.replica_id) if is_new else self.peer
+                self.throttle = side.throttle.link(NO_BROKER if peer is None else peer, is_stranger=is_stranger)
         if held_since is None:
-            return (yield from self._throttle.plan_steps(request))
-        now = relay.clock()
+            return (yield from self.throttle.plan_steps(request))
+        now = side.clock()
         held_seconds = max(now - held_since, _LEAST_HELD_SECONDS) if now < self.session_end else _LONG_HELD_SECONDS
-        return (yield from self._throttle.plan_steps(request, held_seconds))
+        return (yield from self.throttle.plan_steps(request, held_seconds))
 
     def _hold(
         self, event: ReplicaFetch, request: FetchRequest, decision: Hold, held_since: float | None
     ) -> outcomes.Hold:
         if held_since is None:
-            held_since = self.relay.clock()
-            self.relay.stats.fetches_held += 1
-        elif self.relay.clock() >= self.session_end:
+            held_since = self.side.clock()
+            self.side.stats.fetches_held += 1
+        elif self.side.clock() >= self.session_end:
             raise SessionEnds
         return outcomes.Hold(
-            min(decision.until, self.session_end), partial(self._decide, event, request, held_since), self._throttle
+            min(decision.until, self.session_end), partial(self._decide, event, request, held_since), self.throttle
         )
 
     def _failed(self, error: Exception) -> ThrottleFailed:
         """Note that the throttle failed. What is returned ends the connection: nothing stays reserved."""
         self._report(error)
-        self.relay.throttle_faults.failed(self._client)
+        self.side.throttle_faults.failed(self._client)
         return ThrottleFailed()
 
     def _pass_from_now_on(self, reason: str, error: Exception) -> outcomes.Pass:
-        relay = self.relay
-        relay.log.fault(reason, str(self.peer), side=relay.stats.side, reason=str(error))
-        relay.stats.passthrough[reason] += 1
+        side = self.side
+        side.log.fault(reason, str(self.peer), side=side.stats.side, reason=str(error))
+        side.stats.passthrough[reason] += 1
         self._release()
         return outcomes.Pass()
 
@@ -246,11 +246,11 @@ class ReplicaFetches:
         A follower in a session gets an error by the leader, and begins a new session with it.
         """
         self.is_released = True
-        self._close_throttle()
+        self.close()
 
     def _report(self, error: Exception) -> None:
-        self.relay.stats.throttle_errors += 1
-        self.relay.log.error("throttle_error", side=self.relay.stats.side, error=repr(error), at=innermost_frame(error))
+        self.side.stats.throttle_errors += 1
+        self.side.log.error("throttle_error", side=self.side.stats.side, error=repr(error), at=innermost_frame(error))
 
 
 def _outcome(

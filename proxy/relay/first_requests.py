@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from weir.proxy.relay.open_link import OpenLink
@@ -11,25 +12,26 @@ from weir.proxy.relay.open_link import OpenLink
 FIRST_REQUEST_SECONDS: Final = 600.0
 """As Kafka's connections.max.idle.ms."""
 
+_SMALLEST_REQUEST: Final = 12  # bytes: its size, kind, version and correlation id
 _SWEEP_SECONDS: Final = 1.0
 
 
+@dataclass(eq=False, slots=True)
 class FirstRequests:
     """The links whose first request is due, the oldest first. `clock` gives monotonic seconds.
 
     Each has `seconds`. One timer serves all: with thousands of links one for each would cost more than the links.
     """
 
-    def __init__(self, clock: Callable[[], float], seconds: float = FIRST_REQUEST_SECONDS) -> None:
-        self.seconds = seconds
-        """How long a link may send nothing. It may be changed at any time, and counts for all links."""
-        self._clock = clock
-        self._since: dict[OpenLink, float] = {}
-        self._sweep: asyncio.TimerHandle | None = None
+    clock: Callable[[], float]
+    seconds: float = FIRST_REQUEST_SECONDS
+    """How long a link may send nothing. It may be changed at any time, and counts for all links."""
+    _since: dict[OpenLink, float] = field(default_factory=dict)
+    _sweep: asyncio.TimerHandle | None = None
 
     def expect(self, link: OpenLink) -> None:
         """Await a link's first request from now on."""
-        self._since[link] = self._clock()
+        self._since[link] = self.clock()
         self._watch()
 
     def drop(self, link: OpenLink) -> None:
@@ -38,7 +40,7 @@ class FirstRequests:
 
     def expire(self) -> None:
         """Close the links whose time is over."""
-        before = self._clock() - self.seconds
+        before = self.clock() - self.seconds
         due = []
         for link, since in self._since.items():
             if since > before:
@@ -46,7 +48,7 @@ class FirstRequests:
             due.append(link)
         for link in due:
             del self._since[link]
-            if not link.has_sent_request:
+            if link.relayed.requests < _SMALLEST_REQUEST:
                 link.evict("no_request_came")
 
     def _watch(self) -> None:

@@ -7,12 +7,13 @@ import contextlib
 import socket
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from weir.proxy.config.address import Address
 from weir.proxy.log import EventLog
 from weir.proxy.relay.connect import set_options
-from weir.proxy.relay.tls_ends import Here, TlsEnds, Wanted, readable
+from weir.proxy.relay.tls_ends import OpenTls, Wanted, open_here, readable
 from weir.proxy.relay.transport import TcpTransport, Transport
 from weir.proxy.tls.ends import TlsClient, TlsServer
 from weir.proxy.tls.results import HandshakeFailed, failed_by
@@ -32,29 +33,20 @@ PLAINTEXT_SECONDS: Final = 60.0
 _TLS_BEGINS: Final = b"\x16"  # ContentType handshake. A Kafka frame that begins so would have 369 MB.
 
 
+@dataclass(eq=False, slots=True)
 class Handshakes:
-    """Those of one side. `seconds` is the time that each has; `clock` gives monotonic seconds; `ends` does them."""
+    """Those of one side. `seconds` is the time that each has; `clock` gives monotonic seconds; `open` does them."""
 
-    def __init__(
-        self,
-        side: SideName,
-        stats: TlsStats,
-        log: EventLog,
-        clock: Callable[[], float],
-        seconds: float = HANDSHAKE_SECONDS,
-        most: int = MOST_HANDSHAKES,
-        ends: TlsEnds | None = None,
-    ) -> None:
-        self.seconds = seconds
-        self._ends = Here() if ends is None else ends
-        self.stats = stats
-        self._side = side
-        self._log = log
-        self._clock = clock
-        self.most = most
-        self._under_way: OrderedDict[asyncio.Task[Any], None] = OrderedDict()  # clients', the oldest first
-        self._gave_way: set[asyncio.Task[Any]] = set()
-        self._plaintext_until: dict[Address, float] = {}
+    _side: SideName
+    stats: TlsStats
+    _log: EventLog
+    _clock: Callable[[], float]
+    _open: OpenTls = open_here
+    seconds: float = HANDSHAKE_SECONDS
+    most: int = MOST_HANDSHAKES
+    _under_way: OrderedDict[asyncio.Task[Any], None] = field(default_factory=OrderedDict)  # clients', the oldest first
+    _gave_way: set[asyncio.Task[Any]] = field(default_factory=set)
+    _plaintext_until: dict[Address, float] = field(default_factory=dict)
 
     async def speaks_tls(self, client: socket.socket) -> bool:
         """Return whether a client begins with TLS. One that sends nothing for long does not.
@@ -97,7 +89,7 @@ class Handshakes:
             connection = await open_socket()
             wanted = Wanted(client.keys, client.server_name or address.host, client.allowed_names)
             try:
-                return await self._counted("upstream", address, self._ends.open(connection, wanted))
+                return await self._counted("upstream", address, self._open(connection, wanted))
             except HandshakeFailed as error:
                 if not client.falls_back or error.result not in ("not_tls", "closed", "timeout"):
                     raise
@@ -112,7 +104,7 @@ class Handshakes:
         if not await _begins_with_tls(client):
             raise HandshakeFailed("not_tls", "the client does not speak TLS, which this listener requires")
         set_options(client)
-        return await self._ends.open(client, Wanted(server.keys, None, server.allowed_names))
+        return await self._open(client, Wanted(server.keys, None, server.allowed_names))
 
     async def _counted(self, peer: Peer, name: object, handshake: Awaitable[T]) -> T:
         try:

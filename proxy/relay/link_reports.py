@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from dataclasses import dataclass
 
 from weir.protocol.errors import ProtocolError
 from weir.protocol.framing import BecameOpaque, Undecoded
@@ -11,20 +12,16 @@ from weir.proxy.relay.open_link import Sender, Why
 from weir.proxy.relay.stats import RelayStats
 
 
+@dataclass(eq=False, slots=True)
 class LinkReports:
     """Reports about one link; `client` and `upstream` are the names of its ends in the log."""
 
-    __slots__ = ("_client", "_log", "_stats", "_upstream", "opaque_reason", "tls_broken")
-
-    def __init__(self, stats: RelayStats, log: EventLog, client: str, upstream: str) -> None:
-        self._stats = stats
-        self._log = log
-        self._client = client
-        self._upstream = upstream
-        self.opaque_reason: str | None = None
-        """Why the connection's bytes are not understood any more; None while they are."""
-        self.tls_broken = False
-        """Whether TLS failed on one of its ends, after the handshake."""
+    _stats: RelayStats
+    _log: EventLog
+    _client: str
+    _upstream: str
+    tls_broken: bool = False
+    """Whether TLS failed on one of its ends, after the handshake."""
 
     def evicted(self, why: Why, kept_bytes: int) -> None:
         """Report that the link has to go."""
@@ -55,20 +52,20 @@ class LinkReports:
             stats.relay_errors += 1
             log.error("relay_error", side=stats.side, error=repr(error), at=innermost_frame(error))
 
-    def undecoded(self, event: Undecoded) -> None:
-        """Report a fetch that passes undecoded."""
-        self._stats.count_undecoded(event.api_version, event.reason)
-        self._log.fault(
+    def passes(self, event: Undecoded | BecameOpaque) -> None:
+        """Report a fetch that passes undecoded, or that the connection's bytes are not understood from now on."""
+        stats, log = self._stats, self._log
+        if isinstance(event, BecameOpaque):
+            stats.passthrough[event.reason] += 1
+            log.fault("opaque_connection", self._client, side=stats.side, reason=event.reason)
+            return
+        reason, api_version, replica_id = event
+        stats.count_undecoded(api_version, reason)
+        log.fault(
             "fetch_not_throttled",
             self._client,
-            side=self._stats.side,
-            reason=event.reason,
-            api_version=event.api_version,
-            replica_id=event.replica_id,
+            side=stats.side,
+            reason=reason,
+            api_version=api_version,
+            replica_id=replica_id,
         )
-
-    def opaque(self, event: BecameOpaque) -> None:
-        """Report that the connection's bytes are not understood from now on."""
-        self.opaque_reason = event.reason
-        self._stats.passthrough[event.reason] += 1
-        self._log.fault("opaque_connection", self._client, side=self._stats.side, reason=event.reason)

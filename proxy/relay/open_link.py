@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, Protocol
 
-from weir.protocol.steps import Steps
-
 Sender = Literal["client", "upstream"]
 """The peers of a link, by whose bytes they are."""
 
@@ -30,10 +28,6 @@ class OpenLink(Protocol):
         """What it has relayed so far."""
 
     @property
-    def has_sent_request(self) -> bool:
-        """Whether its client has sent as much as a request has at least."""
-
-    @property
     def is_reading(self) -> bool:
         """Whether it takes what its client sends. While it does not, the client is not to blame for missing bytes."""
 
@@ -53,11 +47,11 @@ class OpenLink(Protocol):
     def tls_broken(self) -> bool:
         """Whether it ended as TLS failed on one of its ends."""
 
-    def begin(self, work: Steps[None]) -> None:
-        """Run the first slice of work now, and the rest in turns to come. Raises what the first slice raises."""
+    def begin_work(self) -> None:
+        """Do what its core has to do before it takes more, or begin with it. Raises what the first slice raises."""
 
     def carry_out(self) -> None:
-        """Do what bytes ask for that were taken."""
+        """Do what its core asks for since it has taken bytes."""
 
     def failed(self, error: Exception, sender: Sender) -> None:
         """Close, as the bytes of `sender` cannot be moved or taken. Log the reason unless a peer simply went away."""

@@ -11,16 +11,9 @@ from weir.protocol.framing import Pending, RequestBegins, ResponseObserver
 from weir.protocol.request_head import Head, RequestHead
 from weir.protocol.steps import Steps
 
-
-class RequestWatcher(Protocol):
-    """Sees one request while its bytes pass."""
-
-    @property
-    def done(self) -> bool:
-        """Whether the request's last byte was received."""
-
-    def receive(self, view: memoryview) -> int:
-        """Take the next bytes; the first call begins with the frame's size prefix. It must not raise."""
+RequestWatcher = Callable[[memoryview], bool]
+"""Sees a request's bytes as they pass, from its size prefix on. Returns whether the last one has come. It must not
+raise."""
 
 
 class Pass(Struct, frozen=True):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from weir.proxy.relay.pump import Pump
@@ -39,44 +40,24 @@ FAST_BYTES: Final = 2**16
 _FIRST_LOOK_SECONDS: Final = 0.005
 
 
+@dataclass(eq=False, slots=True)
 class Passage:
     """The way of answers to `client`, which `pump` carries, on the leader's side.
 
     `let_pass` is that of LinkThrottle.
     """
 
-    __slots__ = (
-        "_arrived",
-        "_client",
-        "_is_slow",
-        "_let_pass",
-        "_loop",
-        "_most",
-        "_pump",
-        "_sent",
-        "_since",
-        "_timer",
-        "_took",
-    )
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        let_pass: Callable[[int, float, float, float], float],
-        pump: Pump,
-        client: Transport,
-    ) -> None:
-        self._loop = loop
-        self._let_pass = let_pass
-        self._pump = pump
-        self._client = client
-        self._is_slow = False
-        self._most: float = LEAST_BYTES  # that may be on their way; a new follower begins with it
-        self._sent: float = 0  # on their way at `_since`, or allowed then
-        self._since = 0.0  # loop seconds
-        self._took = math.inf  # seconds from `_since` until none was on its way
-        self._arrived = 0  # of all bytes sent, as last told
-        self._timer: asyncio.TimerHandle | None = None
+    _loop: asyncio.AbstractEventLoop
+    _let_pass: Callable[[int, float, float, float], float]
+    _pump: Pump
+    _client: Transport
+    _is_slow: bool = False
+    _most: float = LEAST_BYTES  # that may be on their way; a new follower begins with it
+    _sent: float = 0  # on their way at `_since`, or allowed then
+    _since: float = 0.0  # loop seconds
+    _took: float = math.inf  # seconds from `_since` until none was on its way
+    _arrived: int = 0  # of all bytes sent, as last told
+    _timer: asyncio.TimerHandle | None = None
 
     def begin(self, *, is_granted: bool) -> None:
         """Note that the client asks for something. `is_granted`: bytes of a quota may come with the answer to it."""

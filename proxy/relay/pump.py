@@ -12,6 +12,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from weir.protocol.response_scanner import Buffer
@@ -33,6 +34,10 @@ _ROW_SECONDS: Final = 0.0005  # the longest that such a row of reads may take
 _MOST_BUFFERS: Final = 64  # for one sendmsg; the system's limit is 1,024
 
 
+def _nothing() -> None:
+    pass
+
+
 class Receiver(Protocol):
     """Takes what a pump reads. Nothing here may block or await."""
 
@@ -49,68 +54,37 @@ class Receiver(Protocol):
         """Close the pump: the source or the target broke, or `received` raised."""
 
 
+@dataclass(eq=False, slots=True)
 class Pump:
     """Moves bytes from `source` to `target` from the first `resume(STOPPED)` until `close`."""
 
-    __slots__ = (
-        "_borrowed",
-        "_loop",
-        "_paused",
-        "_pool",
-        "_reading",
-        "_reads_again",
-        "_receiver",
-        "_source",
-        "_target",
-        "_turns",
-        "_writing",
-        "allowed",
-        "held_back",
-        "large_reads",
-        "moved",
-        "read_limit",
-        "sent",
-        "unsent",
-        "waits_in_line",
-    )
-
-    def __init__(
-        self,
-        receiver: Receiver,
-        loop: asyncio.AbstractEventLoop,
-        pool: BufferPool,
-        source: Transport,
-        target: Transport,
-        turns: TurnBudget,
-        unsent: list[Buffer],
-    ) -> None:
-        self._receiver = receiver
-        self._loop = loop
-        self._pool = pool
-        self._source = source
-        self._target = target
-        self._turns = turns
-        self._borrowed: memoryview | None = None  # slices of it may be in `unsent`
-        self._paused = STOPPED
-        self._reading = False
-        self._reads_again = False  # in the loop's next turn, whatever the source tells
-        self._writing = False
-        self.unsent = unsent
-        """Bytes to send, the oldest first. Add to it, then call `flush`."""
-        self.held_back: Callable[[], None] = _nothing
-        """Called when there are bytes to send, and `allowed` ones were sent. `allow` goes on."""
-        self.allowed = math.inf
-        """How many bytes more may be sent."""
-        self.large_reads = False
-        """Whether a large buffer is worth borrowing for the next read."""
-        self.read_limit = 0
-        """The most bytes that the next read may take; 0 is no limit."""
-        self.waits_in_line = False
-        """Whether a read has to wait for its turn: the last one brought more than could be taken at once."""
-        self.moved = 0
-        """Bytes read so far."""
-        self.sent = 0
-        """Bytes sent so far."""
+    _receiver: Receiver
+    _loop: asyncio.AbstractEventLoop
+    _pool: BufferPool
+    _source: Transport
+    _target: Transport
+    _turns: TurnBudget
+    unsent: list[Buffer]
+    """Bytes to send, the oldest first. Add to it, then call `flush`."""
+    held_back: Callable[[], None] = _nothing
+    """Called when there are bytes to send, and `allowed` ones were sent. `allow` goes on."""
+    allowed: float = math.inf
+    """How many bytes more may be sent."""
+    large_reads: bool = False
+    """Whether a large buffer is worth borrowing for the next read."""
+    read_limit: int = 0
+    """The most bytes that the next read may take; 0 is no limit."""
+    waits_in_line: bool = False
+    """Whether a read has to wait for its turn: the last one brought more than could be taken at once."""
+    moved: int = 0
+    """Bytes read so far."""
+    sent: int = 0
+    """Bytes sent so far."""
+    _borrowed: memoryview | None = None  # slices of it may be in `unsent`
+    _paused: int = STOPPED
+    _reading: bool = False
+    _reads_again: bool = False  # in the loop's next turn, whatever the source tells
+    _writing: bool = False
 
     def is_paused(self, reasons: int) -> bool:
         """Whether one of `reasons` keeps it from reading."""
@@ -273,7 +247,3 @@ class Pump:
         if self._borrowed is not None:
             self._pool.give_back(self._borrowed)
             self._borrowed = None
-
-
-def _nothing() -> None:
-    pass

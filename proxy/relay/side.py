@@ -23,7 +23,7 @@ from weir.proxy.relay.open_link import OpenLink
 from weir.proxy.relay.outcomes import Hold, RequestGate
 from weir.proxy.relay.stats import RelayStats
 from weir.proxy.relay.throttle_faults import ThrottleFaults
-from weir.proxy.relay.tls_ends import TlsEnds
+from weir.proxy.relay.tls_ends import OpenTls, open_here
 from weir.proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from weir.proxy.tls.stats import TlsStats
 from weir.quota.fetch.decisions import Decision
@@ -82,7 +82,7 @@ class Side:
 
     `pool`, `fetch_memory`, `turns`, `tls` and `admission` may be shared by both sides. `fetch_size_limit` (bytes),
     `connect_seconds` and `new_gate`, which makes what may hold a link's other requests, count for new connections.
-    `ends` does their handshakes; None: this process.
+    `open_tls` does their handshakes.
     """
 
     throttle: SideThrottle
@@ -97,14 +97,14 @@ class Side:
     new_gate: Callable[[OpenLink], RequestGate] | None = None
     tls: TlsStats = field(default_factory=TlsStats)
     admission: Admission = field(default_factory=Admission)
-    ends: TlsEnds | None = None
+    open_tls: OpenTls = open_here
     held: HeldFetches = field(init=False)
     handshakes: Handshakes = field(init=False)
     first_requests: FirstRequests = field(init=False)
     throttle_faults: ThrottleFaults = field(init=False)
 
     def __post_init__(self) -> None:
-        self.handshakes = Handshakes(self.stats.side, self.tls, self.log, self.clock, ends=self.ends)
+        self.handshakes = Handshakes(self.stats.side, self.tls, self.log, self.clock, self.open_tls)
         self.first_requests = FirstRequests(self.clock)
         self.throttle_faults = ThrottleFaults(self.clock)
         self.held = HeldFetches(self.stats, next_in_line=self.throttle.next_in_line, clock=self.clock)
@@ -114,30 +114,24 @@ class Side:
         self.held.wake_now()
 
 
+@dataclass(eq=False, slots=True)
 class HeldFetches:
     """The links that hold a fetch, the longest first.
 
-    A plan may take 0.5 ms, so `turns` bounds how many run in one turn.
+    A plan may take 0.5 ms, so `turns` bounds how many run in one turn. `next_in_line` is that of SideThrottle, `clock`
+    that of Side.
     """
 
-    def __init__(
-        self,
-        stats: RelayStats,
-        turns: TurnBudget | None = None,
-        next_in_line: Callable[[], Sequence[Any] | None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`next_in_line` is that of SideThrottle, `clock` that of Side."""
-        self._stats = stats
-        self._next_in_line = next_in_line
-        self._links: dict[OpenLink, Any] = {}
-        self._holders: dict[Any, OpenLink] = {}  # by the name that `next_in_line` has for each
-        self._due: dict[OpenLink, None] = {}
-        self._timers: dict[OpenLink, asyncio.TimerHandle] = {}
-        self._turns = TurnBudget() if turns is None else turns
-        self._clock = clock
-        self._wake: asyncio.Handle | None = None
-        self._woken_at = float("-inf")
+    stats: RelayStats
+    turns: TurnBudget = field(default_factory=TurnBudget)
+    next_in_line: Callable[[], Sequence[Any] | None] = lambda: None
+    clock: Callable[[], float] = time.monotonic
+    _links: dict[OpenLink, Any] = field(default_factory=dict)
+    _holders: dict[Any, OpenLink] = field(default_factory=dict)  # by the name that `next_in_line` has for each
+    _due: dict[OpenLink, None] = field(default_factory=dict)
+    _timers: dict[OpenLink, asyncio.TimerHandle] = field(default_factory=dict)
+    _wake: asyncio.Handle | None = None
+    _woken_at: float = -math.inf
 
     def __len__(self) -> int:
         return len(self._links)
@@ -152,20 +146,20 @@ class HeldFetches:
         if hold.waits_for_budget is not None:
             self.add(link, hold.waits_for_budget)
         if math.isfinite(hold.until):
-            delay = max(hold.until - self._clock(), _SHORTEST_HOLD_SECONDS)
+            delay = max(hold.until - self.clock(), _SHORTEST_HOLD_SECONDS)
             self._timers[link] = asyncio.get_running_loop().call_later(delay, self.wake, (link,))
 
     def add(self, link: OpenLink, throttle: Any = None) -> None:
         """Put a link at the end; one that is in keeps its place. `throttle` is the link's part of the throttle."""
         self._links[link] = throttle
         self._holders[throttle] = link
-        self._stats.held = len(self._links)
+        self.stats.held = len(self._links)
 
     def remove(self, link: OpenLink) -> None:
         """Take a link out if it is in."""
         self._holders.pop(self._links.pop(link, None), None)
         self._due.pop(link, None)
-        self._stats.held = len(self._links)
+        self.stats.held = len(self._links)
 
     def wake_soon(self) -> None:
         """Have those planned that are next in line, as budget flowed back. Many calls in one moment are one wake.
@@ -187,7 +181,7 @@ class HeldFetches:
     def _wake_next(self) -> None:
         self._wake = None
         self._woken_at = asyncio.get_running_loop().time()
-        first = self._next_in_line()
+        first = self.next_in_line()
         # looked up rather than asked one by one: with 500 in line that took most of a core
         self.wake(self._links if first is None else [self._holders[one] for one in first if one in self._holders])
 
@@ -199,14 +193,14 @@ class HeldFetches:
         if self._links:
             self._woken_at = asyncio.get_running_loop().time()
             self.wake(self._links)
-            self._turns.run()
+            self.turns.run()
 
     def wake(self, links: Iterable[OpenLink]) -> None:
         """Plan these again in this order, a few in each turn of the loop. One that is due already keeps its place."""
         for link in links:
             if link not in self._due:
                 self._due[link] = None
-                self._turns.add(self._plan_next)
+                self.turns.add(self._plan_next)
 
     def _plan_next(self) -> None:
         for link in self._due:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from weir.proxy.config.address import Address
@@ -37,15 +37,15 @@ _LASTING: Final[tuple[HandshakeResult, ...]] = (
 """How a handshake ends that ends so again. Who is not there, or is slow, may be back with the next connection."""
 
 
+@dataclass(eq=False, slots=True)
 class StandIns:
     """Those of one listener, by upstream. `server` and `client` are the TLS that it has with both ends."""
 
-    def __init__(self, server: TlsServer, client: TlsClient, log: EventLog, clock: Callable[[], float]) -> None:
-        self._server = server
-        self._client = client
-        self._log = log
-        self._clock = clock
-        self._by_upstream: dict[Address, StandIn] = {}
+    _server: TlsServer
+    _client: TlsClient
+    _log: EventLog
+    _clock: Callable[[], float]
+    _by_upstream: dict[Address, StandIn] = field(default_factory=dict)
 
     def of(self, upstream: Address) -> StandIn:
         """Return the one for an upstream."""
@@ -78,6 +78,7 @@ class _Client:
     end: asyncio.TimerHandle | None = None
 
 
+@dataclass(eq=False, slots=True)
 class StandIn:
     """Counts the connections to one upstream whose TLS fails, on either end, by their clients' addresses.
 
@@ -90,16 +91,16 @@ class StandIn:
     `name` is the upstream's in the log; `clock` gives monotonic seconds.
     """
 
-    def __init__(
-        self, server: TlsServer, client: TlsClient, name: str, log: EventLog, clock: Callable[[], float]
-    ) -> None:
-        self._server = server
-        self._client = client
-        self._name = name
-        self._log = log
-        self._clock = clock
-        self._links: set[OpenLink] = set()
-        self._failing: OrderedDict[str, _Client] = OrderedDict()
+    _server: TlsServer
+    _client: TlsClient
+    _name: str
+    _log: EventLog
+    _clock: Callable[[], float]
+    _links: set[OpenLink] = field(default_factory=set)
+    _failing: OrderedDict[str, _Client] = field(default_factory=OrderedDict)
+    _failed_with: tuple[Keys, Keys] = field(init=False)
+
+    def __post_init__(self) -> None:
         self._failed_with = self._keys
 
     def lets_pass(self, host: str) -> bool:

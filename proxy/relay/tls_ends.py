@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from weir.proxy.relay.tls_transport import TlsTransport
 from weir.proxy.relay.transport import Transport
@@ -27,29 +28,23 @@ class Wanted:
     allowed_names: tuple[str, ...] | None = None
 
 
-class TlsEnds(Protocol):
-    """Who can do a handshake."""
+OpenTls = Callable[[socket.socket, Wanted], Awaitable[Transport]]
+"""Does a handshake, without a time-out. It owns the connection, which is closed where the handshake fails.
 
-    async def open(self, connection: socket.socket, wanted: Wanted) -> Transport:
-        """Do a handshake, without a time-out. It owns the connection, which is closed where the handshake fails.
-
-        Raises HandshakeFailed, and OSError for all that OpenSSL or the system say.
-        """
+Raises HandshakeFailed, and OSError for all that OpenSSL or the system say.
+"""
 
 
-class Here:
-    """In this process."""
-
-    async def open(self, connection: socket.socket, wanted: Wanted) -> Transport:
-        """Do it."""
-        context = wanted.keys.keys.context
-        return TlsTransport(await shaken(connection, context, wanted.server_name, wanted.allowed_names))
+async def open_here(connection: socket.socket, wanted: Wanted) -> Transport:
+    """Do it in this process: an OpenTls."""
+    context = wanted.keys.keys.context
+    return TlsTransport(await shaken(connection, context, wanted.server_name, wanted.allowed_names))
 
 
 async def shaken(
     connection: socket.socket, context: ssl.SSLContext, server_name: str | None, allowed_names: tuple[str, ...] | None
 ) -> ssl.SSLSocket:
-    """Do a handshake, and look at the names of the other end's certificate. Raises as `TlsEnds.open` does."""
+    """Do a handshake, and look at the names of the other end's certificate. Raises as an OpenTls does."""
     try:
         wrapped = context.wrap_socket(
             connection,

@@ -14,7 +14,7 @@ from typing import Final
 
 from weir.proxy.log import EventLog
 from weir.proxy.relay.buffers import LARGE_BUFFER_SIZE
-from weir.proxy.relay.tls_ends import Here, Wanted
+from weir.proxy.relay.tls_ends import Wanted, open_here
 from weir.proxy.relay.transport import Transport
 from weir.proxy.tls.keys import ClientAuth, Keys
 from weir.proxy.tls.live_keys import LiveKeys
@@ -55,10 +55,9 @@ _CLIENT_AUTH: Final[dict[ssl.VerifyMode, ClientAuth]] = {
 
 
 class TlsWorkers:
-    """So many workers, from `start` to `close`: a `TlsEnds`. Where none takes a connection, TLS is done here."""
+    """So many workers, from `start` to `close`. `open` is an OpenTls. Without a ready one, TLS is done here."""
 
     def __init__(self, count: int, all_keys: Sequence[LiveKeys], log: EventLog) -> None:
-        self._here = Here()
         self._keys = {keys: number for number, keys in enumerate(all_keys)}
         self._log = log
         self.ended = 0
@@ -94,7 +93,7 @@ class TlsWorkers:
             opened = await worker.open(connection, self._keys[wanted.keys], wanted)
             if opened is not None:
                 return opened
-        return await self._here.open(connection, wanted)
+        return await open_here(connection, wanted)
 
     def loads(self) -> list[tuple[float, float]]:
         """Return each one's shares of time in which it works, and is late."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from weir.protocol.steps import Steps
 from weir.proxy.relay.open_link import Relayed, Sender, Why
 
 
@@ -14,7 +13,6 @@ class FakeLink:
 
     client_host: str = "10.0.0.1"
     relayed: Relayed = field(default_factory=Relayed)
-    has_sent_request: bool = False
     is_reading: bool = True
     session_end: float = float("inf")
     has_more: bool = False
@@ -23,10 +21,8 @@ class FakeLink:
     why: str = ""
     """Why it was evicted."""
 
-    def begin(self, work: Steps[None]) -> None:
-        """Do all of it."""
-        for _ in work:
-            pass
+    def begin_work(self) -> None:
+        """There is none."""
 
     def carry_out(self) -> None:
         """Nothing is asked for."""

@@ -370,7 +370,7 @@ async def relaying(
             fetch_size_limit=fetch_size_limit,
             connect_seconds=connect_seconds,
             clock=lambda: time.monotonic() + running.later,
-            ends=ends,
+            open_tls=ends.open,
         )
         running = Relaying(relay, pool, throttle, broker, lines)
         running.workers = ends

@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.relaying import Peer, Relaying, relaying
 from tests.protocol.wire import fetch, fetch_response, frame, produce, request, response
 from weir.proxy.relay.buffers import LARGE_BUFFER_SIZE, SMALL_BUFFER_SIZE
-from weir.proxy.relay.link_requests import LinkRequests
+from weir.proxy.relay.connection import Connection
 from weir.proxy.relay.transport import TcpTransport
 from weir.quota.fetch.decisions import Hold
 
@@ -286,10 +286,10 @@ async def test_a_bug_of_the_relays_own_ends_one_connection_only(monkeypatch: pyt
         other, its_broker = await relay.connect()
         await relay.until(lambda: len(relay.listener.links) == 2)
 
-        def fail(self: LinkRequests, view: memoryview) -> None:
+        def fail(self: Connection, sender: str, view: memoryview) -> None:
             raise ZeroDivisionError("bug")
 
-        monkeypatch.setattr(LinkRequests, "take", fail)
+        monkeypatch.setattr(Connection, "receive", fail)
         await client.send(request(3, 0, 1))
         await client.expect_end()
         await broker.expect_end()

@@ -12,11 +12,12 @@ from tests.protocol.fetch_requests import AskedTopic, encode, requests
 from tests.protocol.wire import frame
 from weir.protocol.errors import ProtocolError
 from weir.protocol.fetch import FetchRequest, check_replica_fetch, decode_fetch_request, encode_fetch_request
-from weir.protocol.fetch_request import read_replica_id
+from weir.protocol.fetch_request import replica_id_steps
 from weir.protocol.framing import Pending, RequestStream, ResponseStream
 from weir.protocol.header import FETCH
 from weir.protocol.metadata import decode_api_versions, decode_cluster
 from weir.protocol.response_scanner import Buffer, FetchResponseScanner
+from weir.protocol.steps import at_once
 
 ANY_VERSION = st.one_of(st.integers(-1, 20), st.integers(-(2**15), 2**15 - 1))
 INTERESTING = st.sampled_from((0, 1, 2, 0x0F, 0x10, 0x11, 0x7F, 0x80, 0x81, 0xFE, 0xFF))
@@ -53,7 +54,7 @@ def read_request(payload: bytes, cuts: list[int]) -> None:
         decode_fetch_request(encode_fetch_request(decoded)[4:])
         check(decoded)
     with contextlib.suppress(ProtocolError):
-        read_replica_id(payload)
+        at_once(replica_id_steps(payload))
     for data in (frame(payload), payload):
         stream = RequestStream(fetch_size_limit=5000)
         try:

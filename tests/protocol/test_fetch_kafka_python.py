@@ -22,8 +22,9 @@ from weir.protocol.fetch import (
     fetch_version,
     made_up_entries,
 )
-from weir.protocol.fetch_request import read_replica_id
+from weir.protocol.fetch_request import replica_id_steps
 from weir.protocol.response_scanner import FetchResponseScanner, ResponseHead
+from weir.protocol.steps import at_once
 
 TheirTopic = TheirResponse.FetchableTopicResponse
 TheirPartition = TheirTopic.PartitionData
@@ -143,7 +144,7 @@ def test_request_of_kafka_python_decodes_and_encodes_to_its_bytes(
     )
     assert (ours.replica_id, ours.max_wait_ms, ours.min_bytes, ours.max_bytes, ours.isolation_level) == fields[2:7]
     if version >= 15:
-        assert read_replica_id(payload) == replica_id
+        assert at_once(replica_id_steps(payload)) == replica_id
     if version >= 7:
         assert (ours.session_id, ours.session_epoch) == (session, epoch)
         assert [one[:2] for one in ours.forgotten] == [(name_of(version, key), tuple(all_)) for key, all_ in forgotten]

@@ -18,9 +18,10 @@ from weir.protocol.fetch import (
     fetch_version,
     replica_state_tags,
 )
-from weir.protocol.fetch_request import read_replica_id
+from weir.protocol.fetch_request import replica_id_steps
 from weir.protocol.header import FETCH, RequestHeader
 from weir.protocol.request_topics import MOST_PARTITIONS, MOST_TOPICS
+from weir.protocol.steps import at_once
 from weir.protocol.varint import MOST_TAGS
 
 VERSIONS = (0, 6, 7, 12, 13, 18)  # one of each layout
@@ -54,7 +55,7 @@ def refusal(data: bytes, version: int) -> TooMany:
         decode_fetch_request(data)
     if version >= 15:
         with pytest.raises(TooMany) as stepping:
-            read_replica_id(data)
+            at_once(replica_id_steps(data))
         assert stepping.value.what == decoding.value.what
     return decoding.value
 
@@ -85,7 +86,7 @@ def test_request_of_more_partitions_than_are_decoded_is_refused(version: int, to
 @pytest.mark.parametrize("version", VERSIONS_WITH_REPLICA_STATE)
 def test_request_of_many_small_topics_is_refused_where_they_are_passed_several_at_once(version: int) -> None:
     at_limit = [topic(version, 5)] * (MOST_PARTITIONS // 5)
-    assert read_replica_id(frame(version, at_limit)) == 5
+    assert at_once(replica_id_steps(frame(version, at_limit))) == 5
     assert refusal(frame(version, [*at_limit, *[topic(version, 5)] * 8]), version).what == "partitions"
 
 
@@ -132,9 +133,9 @@ def test_request_with_a_buffer_of_many_tags_is_malformed(version: int, where: st
     with pytest.raises(MalformedFrame, match=f"{MOST_TAGS + 1} tags"):
         decode_fetch_request(made(MOST_TAGS + 1))
     if version >= 15:
-        assert read_replica_id(made(MOST_TAGS)) == -1
+        assert at_once(replica_id_steps(made(MOST_TAGS))) == -1
         with pytest.raises(MalformedFrame, match=f"{MOST_TAGS + 1} tags"):
-            read_replica_id(made(MOST_TAGS + 1))
+            at_once(replica_id_steps(made(MOST_TAGS + 1)))
 
 
 @pytest.mark.parametrize("version", [3, 12, 18])

@@ -30,10 +30,11 @@ from weir.protocol.fetch import (
     encode_fetch_request,
     replica_state_tags,
 )
-from weir.protocol.fetch_request import read_replica_id
+from weir.protocol.fetch_request import replica_id_steps
 from weir.protocol.framing import Expect, Pass, ReplicaFetch, RequestEvent, RequestStream, Undecoded
 from weir.protocol.header import FETCH, RequestHeader
 from weir.protocol.request_stream import UndecodedReason
+from weir.protocol.steps import at_once
 
 VERSIONS = tuple(version for version, row in FETCH_VERSIONS.items() if row.has_replica_state)
 ID = b"0123456789abcdef"
@@ -108,7 +109,7 @@ def test_consumers_fetches_of_one_chunk_pass_as_one_slice() -> None:
 def test_only_a_replica_state_with_an_id_makes_a_replica(tags: bytes, replica_id: int) -> None:
     data = fetch(18, 1, tags)
     (event, *_) = events_of(stream(), data)
-    assert read_replica_id(data[4:]) == replica_id
+    assert at_once(replica_id_steps(data[4:])) == replica_id
     assert isinstance(event, ReplicaFetch if replica_id >= 0 else Expect)
 
 
@@ -157,14 +158,14 @@ def test_stepping_finds_what_decoding_finds(
     """In runs of topics that are alike too, and in frames where one byte is another."""
     made = FetchRequest(RequestHeader(FETCH, version, 7, b"c"), 0, 500, 1, 2**20, [], tags=tags)
     frame = encode(made, topics)[4:]
-    assert read_replica_id(frame) == (CONSUMER if tags == NO_TAGS else 5)
+    assert at_once(replica_id_steps(frame)) == (CONSUMER if tags == NO_TAGS else 5)
     changed = bytearray(frame)
     changed[8 + place % (len(frame) - 8)] = value  # behind the API's key and version
     try:
         decoded = decode_fetch_request(bytes(changed))
     except MalformedFrame:
         return
-    assert read_replica_id(bytes(changed)) == decoded.replica_id
+    assert at_once(replica_id_steps(bytes(changed))) == decoded.replica_id
 
 
 @pytest.mark.parametrize("tags", [NO_TAGS, REPLICA_STATE])

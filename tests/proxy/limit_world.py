@@ -163,7 +163,7 @@ class Connection:
                 outcome = Pass(outcome.pending.observer)
             self._passed, self.at = outcome, now + (self.task.poll_seconds or self._world.round_trip())
             if outcome.watcher is not None:
-                outcome.watcher.receive(memoryview(_messages(self.task)[1]))
+                outcome.watcher(memoryview(_messages(self.task)[1]))
                 self._has_moved()
 
     def _answer(self, passed: Pass) -> None:

@@ -34,7 +34,7 @@ class Limited:
 
     def has_held(self) -> bool:
         """Whether a request waits."""
-        return any(link.requests.hold is not None for link in self.relay.listener.links)
+        return any(link.connection.hold is not None for link in self.relay.listener.links)
 
     async def move(self, seconds: float) -> None:
         """Let time pass, and have what is held decided about."""

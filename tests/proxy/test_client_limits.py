@@ -321,7 +321,7 @@ async def test_a_producer_is_told_of_what_waits_before_its_next_request() -> Non
         for client, _ in others:
             await client.send(produce(1, 8))
         links = found.relay.listener.links
-        await found.relay.until(lambda: sum(link.requests.hold is not None for link in links) == len(others))
+        await found.relay.until(lambda: sum(link.connection.hold is not None for link in links) == len(others))
         await first[1].send(produced(40))
         told = read_produced(await first[0].receive_frame(), 9).throttle_time_ms
         assert told == pytest.approx(1000 * (8 + 3 * 8 - 18), rel=0.05)

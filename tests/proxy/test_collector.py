@@ -140,7 +140,7 @@ async def held_by_a_gate(relay: Relaying, client: Peer, broker: Peer) -> None:
     (link,) = relay.listener.links
     link.use_gate()
     await client.send(request(3, 0, 7))
-    await relay.until(lambda: link.requests.hold)
+    await relay.until(lambda: link.connection.hold)
 
 
 ENDS = {

@@ -1,4 +1,4 @@
-"""Bytes of one direction that wait for their turn, with a flow of the test's own."""
+"""Bytes of one direction that wait for their turn, with a core of the test's own."""
 
 import asyncio
 import socket
@@ -12,33 +12,36 @@ from tests.fakes.links import FakeLink
 from tests.fakes.relaying import ScriptedThrottle
 from weir.protocol.response_scanner import Buffer
 from weir.proxy.log import EventLog
+from weir.proxy.relay.connection import Connection
 from weir.proxy.relay.direction import MOST_FRAMES, Direction
-from weir.proxy.relay.link_life import LinkLife
-from weir.proxy.relay.link_requests import LinkRequests
+from weir.proxy.relay.open_link import Sender
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import RelayStats
 from weir.proxy.relay.transport import TcpTransport
 from weir.proxy.relay.turn_budget import TurnBudget
 
 
-class Flow:
+class Core:
     """Takes all that it is given."""
 
-    is_taken = is_read = True
+    phase = "open"
+    work = None
 
     def __init__(self) -> None:
-        self.life = LinkLife()
-        self.out: list[Buffer] = []
+        self.to_upstream: list[Buffer] = []
         self.taken: list[int] = []
 
-    def passes(self, view: memoryview) -> bool:
+    def takes(self, sender: Sender) -> bool:
+        return True
+
+    def passes(self, sender: Sender, view: memoryview) -> bool:
         return False
 
-    def take(self, view: memoryview) -> tuple[int, None]:
+    def receive(self, sender: Sender, view: memoryview) -> int:
         self.taken.append(len(view))
-        return len(view), None
+        return len(view)
 
-    def next_is_large(self, is_bulk: bool) -> bool:
+    def next_is_large(self, sender: Sender, is_bulk: bool) -> bool:
         return is_bulk
 
 
@@ -54,11 +57,11 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield first, second
 
 
-def direction(turns: TurnBudget, ends: tuple[socket.socket, socket.socket]) -> tuple[Direction, Flow]:
+def direction(turns: TurnBudget, ends: tuple[socket.socket, socket.socket]) -> tuple[Direction, Core]:
     side = Side(ScriptedThrottle(), RelayStats("leader"), EventLog("tests.direction"), turns=turns)
     source, target = map(TcpTransport, ends)
-    flow = Flow()
-    return Direction(FakeLink(), cast("LinkRequests", flow), side, source, target), flow
+    core = Core()
+    return Direction(FakeLink(), cast("Connection", core), "client", side, source, target), core
 
 
 async def test_many_small_frames_wait_while_others_are_in_line(
@@ -67,25 +70,25 @@ async def test_many_small_frames_wait_while_others_are_in_line(
     """A hundred clients that begin to flood in the same turn would each have some taken at once."""
     monkeypatch.setattr("weir.proxy.relay.direction._AT_ONCE_SECONDS", 0.0)
     turns = TurnBudget()
-    first, its_flow = direction(turns, ends)
+    first, its_core = direction(turns, ends)
     first.received(frames(1000))
-    assert its_flow.taken == [len(frames(MOST_FRAMES))]
-    second, flow = direction(turns, ends)
+    assert its_core.taken == [len(frames(MOST_FRAMES))]
+    second, core = direction(turns, ends)
     second.received(frames(1000))
-    assert flow.taken == []
+    assert core.taken == []
     assert second.pump.waits_in_line
     while len(turns):
         turns.run()
         await asyncio.sleep(0)
-    assert sum(flow.taken) == len(frames(1000))
-    assert max(flow.taken) == len(frames(MOST_FRAMES))
+    assert sum(core.taken) == len(frames(1000))
+    assert max(core.taken) == len(frames(MOST_FRAMES))
 
 
 async def test_few_frames_and_large_ones_never_wait(ends: tuple[socket.socket, socket.socket]) -> None:
     turns = TurnBudget()
     turns.add(lambda: None)
     for view in (frames(MOST_FRAMES), frames(5 * MOST_FRAMES, 2000)):
-        one, flow = direction(turns, ends)
+        one, core = direction(turns, ends)
         one.received(view)
-        assert sum(flow.taken) == len(view)
+        assert sum(core.taken) == len(view)
         assert not one.pump.waits_in_line

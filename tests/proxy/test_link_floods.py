@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
 from tests.protocol.wire import fetch, fetch_response, produce, request, response
 from tests.proxy.loop_gaps import longest_gaps
-from weir.proxy.relay.link_requests import MOST_FETCHES, MOST_PENDING
+from weir.proxy.relay.connection import MOST_FETCHES, MOST_PENDING
 from weir.quota.fetch.decisions import Hold
 
 ON_BOTH_LOOPS = True

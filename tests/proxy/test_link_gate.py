@@ -83,11 +83,11 @@ class Watcher:
     seen: bytes = b""
     done: bool = False
 
-    def receive(self, view: memoryview) -> int:
+    def __call__(self, view: memoryview) -> bool:
         self.seen += bytes(view)
         self.done = len(self.seen) == 4 + int.from_bytes(self.seen[:4], "big")
         assert len(self.seen) <= 4 + int.from_bytes(self.seen[:4], "big")
-        return len(view)
+        return self.done
 
 
 def gated(relay: Relaying, gate: Gate) -> Gate:
@@ -101,7 +101,7 @@ def release(relay: Relaying) -> None:
 
 
 def has_held(relay: Relaying) -> bool:
-    return any(link.requests.hold is not None for link in relay.listener.links)
+    return any(link.connection.hold is not None for link in relay.listener.links)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ async def test_other_requests_are_not_asked_about() -> None:
 async def test_requests_in_any_pieces_arrive_byte_for_byte_while_some_are_held(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weir.proxy.relay.link_requests.MOST_FETCHES", 1000)
+    monkeypatch.setattr("weir.proxy.relay.connection.MOST_FETCHES", 1000)
     rng = random.Random(seed)
     requests, _ = random_requests(rng, 100)
     async with relaying() as relay:

@@ -22,7 +22,6 @@ from weir.protocol.fetch import (
     replica_state_tags,
 )
 from weir.protocol.header import FETCH, RequestHeader
-from weir.proxy.relay.link_life import Work
 from weir.quota.throttle import Throttle
 
 TOPICS = 10_000
@@ -75,7 +74,7 @@ def no_collection() -> Iterator[None]:
 
 
 def is_working(relay: Relaying) -> bool:
-    return any(link.life.work is Work.UNDER_WAY for link in relay.listener.links)
+    return any(link.connection.work is not None for link in relay.listener.links)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -1,136 +1,20 @@
-"""A link's life keeps to its table, by itself and as links of the relay live it."""
+"""Whatever happens to a link, it does what its core says, and leaves nothing behind."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.fakes.relaying import PoisonedPool, ScriptedThrottle, logged
 from tests.protocol.wire import fetch, fetch_response, produce, request, response
 from weir.protocol.response_scanner import Buffer
 from weir.proxy.relay.link import Link
-from weir.proxy.relay.link_life import (
-    CLOSED_TOGETHER,
-    TABLE,
-    Client,
-    Event,
-    ImpossibleEvent,
-    LinkLife,
-    Phase,
-    Requests,
-    Upstream,
-    Work,
-)
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import RelayStats
 from weir.quota.fetch.decisions import Answer, Hold
-
-
-def after(*events: Event) -> LinkLife:
-    life = LinkLife()
-    for event in events:
-        life.on(event)
-    return life
-
-
-def permissions(life: LinkLife) -> tuple[bool, ...]:
-    return life.reads_requests, life.takes_requests, life.reads_responses, life.takes_responses
-
-
-@pytest.mark.parametrize(
-    ("events", "permitted"),
-    [
-        ((), "----"),
-        ((Event.STARTED,), "rqsp"),
-        ((Event.STARTED, Event.HELD), "--sp"),
-        ((Event.STARTED, Event.CROWDED), "--sp"),
-        ((Event.STARTED, Event.HELD, Event.CROWDED, Event.RELEASED), "--sp"),
-        ((Event.STARTED, Event.HELD, Event.CROWDED, Event.EASED, Event.RELEASED), "rqsp"),
-        ((Event.STARTED, Event.WORK_BEGAN), "----"),
-        ((Event.STARTED, Event.WORK_BEGAN, Event.WORK_ENDED), "rqsp"),
-        ((Event.STARTED, Event.CLIENT_ENDED), "-qsp"),
-        ((Event.STARTED, Event.UPSTREAM_ENDED), "rq-p"),
-        ((Event.STARTED, Event.DRAIN), "rqsp"),
-        ((Event.STARTED, Event.HELD, Event.DRAIN), "--sp"),
-        ((Event.STARTED, Event.DRAIN, Event.LAST_REQUEST_ENDED), "-qsp"),
-        ((Event.STARTED, Event.DRAIN, Event.LAST_REQUEST_ENDED, Event.DELIVERED), "----"),
-        ((Event.STARTED, Event.CLOSE), "----"),
-    ],
-)
-def test_what_each_state_permits(events: Sequence[Event], permitted: str) -> None:
-    expected = tuple(letter != "-" for letter in permitted)
-    assert permissions(after(*events)) == expected
-
-
-@pytest.mark.parametrize(
-    "events",
-    [
-        (Event.CLOSE,),
-        (Event.CLIENT_ENDED, Event.UPSTREAM_ENDED),
-        (Event.UPSTREAM_ENDED, Event.CLIENT_ENDED),
-        (Event.HELD, Event.UPSTREAM_ENDED),
-        (Event.UPSTREAM_ENDED, Event.HELD),
-        (Event.DRAIN, Event.UPSTREAM_ENDED),
-        (Event.DRAIN, Event.CLIENT_ENDED),
-        (Event.CLIENT_ENDED, Event.DRAIN, Event.DELIVERED),
-        (Event.DRAIN, Event.DELIVERED, Event.CLIENT_ENDED),
-    ],
-)
-def test_what_closes_a_link(events: Sequence[Event]) -> None:
-    assert not after(Event.STARTED, *events[:-1]).is_closed
-    assert after(Event.STARTED, *events).is_closed
-
-
-@given(st.lists(st.sampled_from(Event), max_size=40))
-def test_random_events_keep_to_the_table(events: list[Event]) -> None:
-    life = LinkLife()
-    seen = [life.phase]
-    for event in events:
-        before = life.states
-        in_tables = {type(state): TABLE[state].get(event) for state in before}
-        care = {type(state) for state in TABLE if event in TABLE[state]}
-        possible = not life.is_closed and all(in_tables[machine] is not None for machine in care)
-        if not possible:
-            with pytest.raises(ImpossibleEvent):
-                life.on(event)
-            assert life.states == before
-            continue
-        life.on(event)
-        expected = tuple(in_tables[type(state)] or state for state in before)
-        if any(pair <= set(expected) for pair in CLOSED_TOGETHER):
-            expected = (Phase.CLOSED, *expected[1:])
-        assert life.states == expected
-        seen.append(life.phase)
-        assert life.takes_requests or not life.reads_requests
-        assert life.takes_responses or not life.takes_requests
-        assert not any(permissions(life)) or life.phase in (Phase.OPEN, Phase.DRAINING)
-    order = [Phase.NEW, Phase.OPEN, Phase.DRAINING, Phase.LINGERING, Phase.CLOSED]
-    assert [order.index(one) for one in seen if isinstance(one, Phase)] == sorted(
-        order.index(one) for one in seen if isinstance(one, Phase)
-    )  # it never goes back
-
-
-def test_every_state_is_in_the_table_and_can_be_reached() -> None:
-    assert set(TABLE) == {*Phase, *Client, *Upstream, *Requests, *Work}
-    assert {event for row in TABLE.values() for event in row} == set(Event)
-    reached, paths = {LinkLife().states}, [LinkLife()]
-    while paths:
-        life = paths.pop()
-        for event in Event:
-            copy = LinkLife()
-            copy._enter(life.states)
-            with contextlib.suppress(ImpossibleEvent):
-                copy.on(event)
-                if copy.states not in reached:
-                    reached.add(copy.states)
-                    paths.append(copy)
-    assert {state for states in reached for state in states} == set(TABLE)
 
 
 class FakeTransport:
@@ -221,7 +105,7 @@ def reads_nothing(transport: FakeTransport) -> bool:
 
 
 async def live(rng: random.Random) -> None:
-    """Have random things happen to a link; whatever they are, it does what its table says and leaves nothing behind."""
+    """Have random things happen to a link; whatever they are, it does what its core says and leaves nothing behind."""
     throttle, pool = ScriptedThrottle(), PoisonedPool()
     closed: list[Link] = []
     with logged() as (log, lines):
@@ -244,8 +128,8 @@ async def live(rng: random.Random) -> None:
                 throttle.decisions.append(Answer(response(number)))
 
         def answer() -> None:
-            pending = [one for one in link.responses.stream.pending if one.answer is None]
-            if pending and link.responses.stream.at_boundary and not upstream.arriving:
+            pending = [one for one in link.connection.responses.pending if one.answer is None]
+            if pending and link.connection.responses.at_boundary and not upstream.arriving:
                 number = pending[0].correlation_id
                 upstream.arriving.extend(fetch_response(number) if pending[0].observer else response(number))
 
@@ -266,15 +150,14 @@ async def live(rng: random.Random) -> None:
             relay.replan_held,
         ]
         for _ in range(rng.choice((20, 200))):
-            if link.life.is_closed:
+            if link.connection.phase == "closed":
                 break
             rng.choice(often if rng.random() < 0.97 else rare)()
             await asyncio.sleep(0)
-            life = link.life
-            if not life.is_closed and life.phase is not Phase.LINGERING:
-                assert life.reads_requests or reads_nothing(client)
-                assert life.reads_responses or reads_nothing(upstream)
-                assert (link.requests.hold is not None) == (life.requests in (Requests.HELD, Requests.HELD_AND_CROWDED))
+            core = link.connection
+            if core.phase in ("open", "draining"):
+                assert core.reads("client") or reads_nothing(client)
+                assert core.reads("upstream") or reads_nothing(upstream)
         link.close()
         await asyncio.sleep(0.002)
         assert relay.stats.relay_errors == 0, lines.of("relay_error")
@@ -285,5 +168,5 @@ async def live(rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-async def test_whatever_happens_to_a_link_keeps_to_the_table(seed: int) -> None:
+async def test_whatever_happens_to_a_link_keeps_to_its_core(seed: int) -> None:
     await live(random.Random(seed))

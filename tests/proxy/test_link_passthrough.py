@@ -52,7 +52,7 @@ async def test_requests_and_responses_in_any_pieces_arrive_byte_for_byte(
 ) -> None:
     """Replica fetches among them too: the throttle here changes nothing."""
     monkeypatch.setattr(
-        "weir.proxy.relay.link_requests.MOST_FETCHES", 1000
+        "weir.proxy.relay.connection.MOST_FETCHES", 1000
     )  # none is answered before all of them are there
     rng = random.Random(seed)
     requests, answered = random_requests(rng, 150)
@@ -209,7 +209,7 @@ async def test_a_half_closed_connection_on_which_nothing_moves_is_closed(monkeyp
 
 
 async def test_more_requests_than_may_be_pending_wait_in_the_clients_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weir.proxy.relay.link_requests.MOST_PENDING", 10)
+    monkeypatch.setattr("weir.proxy.relay.connection.MOST_PENDING", 10)
     async with relaying() as relay:
         client, broker = await relay.connect()
         first = b"".join(request(3, 0, one) for one in range(12))

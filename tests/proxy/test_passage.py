@@ -190,7 +190,7 @@ async def test_a_link_looks_soon_how_much_of_what_it_holds_back_may_go(monkeypat
         (link,) = relay.listener.links
         link._passage.begin(is_granted=True)
         await broker.send(response(1, bytes(2 * LEAST_BYTES)))
-        await relay.until(lambda: link.responses.out)
+        await relay.until(lambda: link.connection.to_client)
         timer = link._passage._timer
         assert timer is not None
         assert timer.when() - asyncio.get_running_loop().time() < 501

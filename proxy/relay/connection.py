@@ -1,0 +1,367 @@
+"""The core of a link: what becomes of its peers' bytes. It reads and sends nothing, and has no loop and no clock.
+
+`Connection.receive` takes what the peers have sent, in order. What is to be sent for it stands in `to_upstream` and
+`to_client`. Whatever else is to be done stands in attributes, at which `Link` looks after each call.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from weir.protocol.framing import (
+    BecameOpaque,
+    Expect,
+    PartDecoded,
+    Pass,
+    Pending,
+    ReplicaFetch,
+    RequestBegins,
+    RequestEvent,
+    RequestStream,
+    ResponseObserver,
+    ResponseStream,
+    Undecoded,
+)
+from weir.protocol.header import SASL_AUTHENTICATE
+from weir.protocol.response_scanner import Buffer
+from weir.protocol.sasl_answer import SaslAnswer
+from weir.protocol.steps import Steps
+from weir.proxy.relay import outcomes
+from weir.proxy.relay.buffers import SMALL_BUFFER_SIZE
+from weir.proxy.relay.fetches import ReplicaFetches, with_size
+from weir.proxy.relay.open_link import Sender
+from weir.proxy.relay.outcomes import Outcome, RequestGate, RequestWatcher
+
+MOST_PENDING: Final = 1024
+"""The most requests that wait for responses. With more, nothing is read from the client."""
+
+MOST_FETCHES: Final = 8
+"""The most replica fetches among them, as each keeps its plan. Kafka's fetchers have one under way."""
+
+_NOTHING: Final = memoryview(b"")
+
+
+Phase = Literal["open", "draining", "lingering", "closed"]
+"""How far a link's life has come. It never goes back.
+
+- `draining`: no further request is taken. Those that were have their answers.
+- `lingering`: the broker's connection is closed. The client has a moment to close its own. What it sends is dropped.
+"""
+
+
+@dataclass(eq=False, slots=True)
+class Connection:
+    """Both directions of one link: its requests, the responses to them, and the request that is held.
+
+    The next bytes of a peer are received while `takes` it. More of them are read while `reads` it.
+    """
+
+    fetches: ReplicaFetches
+    requests: RequestStream
+    responses: ResponseStream = field(default_factory=ResponseStream)
+    phase: Phase = "open"
+    client_ended: bool = False
+    """Whether the client has sent its last byte."""
+    upstream_ended: bool = False
+
+    # What the caller has to do
+    to_upstream: list[Buffer] = field(default_factory=list)
+    """What goes to the broker, the oldest first. Whoever sends it takes it out."""
+    to_client: list[Buffer] = field(default_factory=list)
+    work: Steps[None] | None = None
+    """What is to be done before any other byte of the link is taken. Whoever has done it sets this to None."""
+    hold: outcomes.Hold | None = None
+    """What the held request waits for: call `decide_again` then. All later requests wait with it."""
+    is_crowded: bool = False
+    """Whether the client has as much under way as it may. Call `ease` now and then."""
+    has_answered: bool = False
+    """Whether an answer of the sidecar's own may be unsent."""
+    asked: bool | None = None
+    """Whether bytes of a quota may come with the next answer. None: nothing was asked since the caller has looked."""
+    news: list[Undecoded | BecameOpaque] = field(default_factory=list)
+    """What is to be reported."""
+
+    # What it keeps
+    whole_bytes: int = 0
+    """Bytes of a fetch that came whole, while it is decided about or held. Other requests wait in their socket."""
+    events: int = 0
+    """How many events the client's bytes have made: where that stands still, so does the request that is collected."""
+    opaque_reason: str | None = None
+    """Why its bytes are not understood any more; None while they are."""
+    gate: RequestGate | None = None
+    _held: ReplicaFetch | RequestBegins | None = None
+    _discarded: float = 0  # bytes still to come that do not go to the broker
+    _observer: ResponseObserver | None = None  # of the next request that passes
+    _watcher: RequestWatcher | None = None  # of the request that passes now
+
+    # What may be done
+
+    def takes(self, sender: Sender) -> bool:
+        """Return whether bytes of a peer that were read may be received now."""
+        if self.work is not None or self.phase == "closed" or self.phase == "lingering":
+            return False
+        return sender == "upstream" or (self.hold is None and not self.is_crowded)
+
+    def reads(self, sender: Sender) -> bool:
+        """Return whether more is to be read from a peer. While draining that is the rest of the request under way."""
+        if not self.takes(sender):
+            return self.phase == "lingering" and sender == "client"
+        if sender == "upstream":
+            return not self.upstream_ended
+        return not self.client_ended and (self.phase == "open" or self.missing > 0)
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        """All that `takes` and `reads` depend on: while it is the same, so are they."""
+        is_last = self.phase == "draining" and self.missing > 0
+        is_free = self.hold is None and not self.is_crowded
+        return self.phase, is_last, is_free, self.work is None, self.client_ended, self.upstream_ended
+
+    @property
+    def missing(self) -> float:
+        """Bytes of the request under way that are still to come, as far as that is known."""
+        return math.inf if self.requests.opaque else self.requests.missing
+
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether the client waits for an answer to the held request: not of a Produce with acks=0."""
+        return not isinstance(self._held, RequestBegins) or self._held.head.expects_response
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way: what came has gone, and what was asked has its answer."""
+        is_under_way = self.responses.pending or self.to_client or self.to_upstream or self.work is not None
+        return not is_under_way and self.requests.at_boundary and not self.requests.opaque
+
+    def next_is_large(self, sender: Sender, is_bulk: bool) -> bool:
+        """Return whether a large buffer is worth it for a peer's next read. `is_bulk`: the last had large frames."""
+        stream: RequestStream | ResponseStream = self.requests
+        if sender == "upstream":
+            stream = self.responses
+            if stream.observer is not None:
+                return not stream.observer.is_dense
+        return stream.opaque or stream.passing > SMALL_BUFFER_SIZE or is_bulk
+
+    def use_gate(self, gate: RequestGate) -> None:
+        """Ask `gate` about requests from here on."""
+        self.gate = gate
+        self.requests.may_hold = gate.may_hold
+
+    # What has come
+
+    def passes(self, sender: Sender, view: memoryview) -> bool:
+        """Return whether a peer's next bytes need no look, in the middle of a frame. If so, they are taken.
+
+        Most bytes take this way.
+        """
+        if sender == "client":
+            if not self.requests.skip(len(view)):
+                return False
+            if self._goes_on(view):
+                self.to_upstream.append(view)
+            return True
+        if self.responses.skip(len(view)) or self.responses.looks(view):
+            self.to_client.append(view)
+            return True
+        return False
+
+    def receive(self, sender: Sender, view: memoryview) -> int:
+        """Take a peer's next bytes. Returns how many were taken: not all where `work` or `hold` come first.
+
+        Raises ProtocolError where a peer sends what cannot be. What came before that is to be sent.
+        """
+        responses = self.responses
+        if sender == "upstream":
+            responses.receive(view, self.to_client)
+            if responses.completed:
+                completed, responses.completed = responses.completed, []
+                self.work = self.fetches.settle(completed)
+            return len(view)
+        for event in self.requests.receive(view):
+            self.events += 1
+            self.work = work = self._take_event(event)
+            if self.phase == "closed":
+                break
+            if len(responses.pending) > MOST_PENDING:
+                self.is_crowded = True
+            if work is not None or self.hold is not None:
+                return self.requests.consumed
+        return len(view)
+
+    def decide_again(self) -> None:
+        """Decide about the held request again, as `work`. If it goes, later ones may follow."""
+        self.work = self._decide_again()
+
+    def ended(self, sender: Sender) -> None:
+        """Note that a peer has sent its last byte, and that the other one was told."""
+        if sender == "client":
+            self.client_ended = True
+        else:
+            self.upstream_ended = True
+        self._close_if_over()
+
+    def ease(self) -> None:
+        """Take requests again, if there is room for more."""
+        pending = self.responses.pending
+        self.has_answered = self.has_answered and bool(self.to_client)
+        self.is_crowded = (
+            len(pending) > MOST_PENDING // 2
+            or self.fetches.in_flight >= MOST_FETCHES
+            or self.has_answered
+            or any(one.answer is not None for one in pending)
+        )
+
+    # The end
+
+    def drain(self) -> None:
+        """Take no further request."""
+        self.phase = "draining"
+
+    def give_up_held(self) -> None:
+        """Drop the held request as if it had never come: its client will send it elsewhere."""
+        if self.hold is not None:
+            self._drop_held()
+            self.requests.drop()
+
+    def linger(self) -> None:
+        """Throw away all that the client still sends. Call it when a draining link is idle."""
+        self.phase = "lingering"
+        self.requests.opaque = True
+        self._discarded = math.inf
+        self._close_if_over()
+
+    def close(self) -> None:
+        """Take nothing and hold nothing any more."""
+        self.phase = "closed"
+        if self.work is not None:
+            self.work.close()
+            self.work = None
+        self._drop_held()
+        self.fetches.close()
+
+    def free(self) -> None:
+        """Let go of what may refer to the link. Call it after `close`, when no other call is under way."""
+        self.requests.drop()
+        self.gate = self.requests.may_hold = None
+
+    def _close_if_over(self) -> None:
+        """Close where nothing can follow: nobody waits for a held request, or nobody would answer it."""
+        ends = self.client_ended + self.upstream_ended
+        if ends == 2 or (ends and (self.hold is not None or self.phase != "open")):
+            self.phase = "closed"
+
+    def _drop_held(self) -> None:
+        self._held = self.hold = None
+        self.whole_bytes = 0
+        if self.gate is not None:
+            self.gate.gone()
+
+    # Requests, one by one
+
+    def _goes_on(self, view: memoryview) -> bool:
+        """Return whether bytes of the request under way go to the broker, and show them to who watches it."""
+        if self._discarded:
+            self._discarded -= len(view)
+            return False
+        if self._watcher is not None and self._watcher(view):
+            self._watcher = None
+        return True
+
+    def _take_event(self, event: RequestEvent) -> Steps[None] | None:
+        match event:
+            case Pass(buffer):
+                if self.gate is None or self._goes_on(memoryview(buffer)):
+                    self.to_upstream.append(buffer)
+            case Expect(api_key, api_version, correlation_id) if not self._discarded:
+                observer = SaslAnswer(api_version) if api_key == SASL_AUTHENTICATE else self._observer
+                self._expect(Pending(correlation_id, observer))
+                self._observer = None
+            case ReplicaFetch():
+                return self._decide(event)
+            case PartDecoded():
+                return self._go_on_decoding()
+            case RequestBegins():
+                assert self.gate is not None  # noqa: S101 - or no request would be asked about
+                self._carry_out(self.gate.arrived(event), event)
+            case Undecoded(reason, api_version, _):
+                self.news.append(event)
+                if reason != "fetch_version":
+                    self.fetches.passed_undecoded(api_version)
+            case BecameOpaque(reason):
+                self.news.append(event)
+                self.opaque_reason = reason
+                self.asked = False
+                self.responses.become_opaque()
+        return None
+
+    def _go_on_decoding(self) -> Steps[None]:
+        """Decode more of a large fetch, of which a part is decoded."""
+        is_decoded = False
+        while not is_decoded:
+            yield
+            is_decoded = True
+            for event in self.requests.receive(_NOTHING):
+                if isinstance(event, PartDecoded):
+                    is_decoded = False
+                    break
+                if (work := self._take_event(event)) is not None:
+                    yield from work
+                    return
+
+    def _decide(self, fetch: ReplicaFetch) -> Steps[None]:
+        self.whole_bytes = len(fetch.frame)
+        self._carry_out((yield from self.fetches.take(fetch)), fetch)
+        if self.hold is None:
+            self.whole_bytes = 0
+        if self.fetches.in_flight >= MOST_FETCHES:
+            self.is_crowded = True
+
+    def _decide_again(self) -> Steps[None]:
+        held, hold = self._held, self.hold
+        assert held is not None and hold is not None  # noqa: S101
+        outcome = yield from hold.again()
+        if isinstance(outcome, outcomes.Hold):
+            self.hold = outcome
+            return
+        self._held = self.hold = None
+        self.whole_bytes = 0
+        self._carry_out(outcome, held)
+        if isinstance(held, RequestBegins):
+            self.receive("client", _NOTHING)  # what was kept of it
+
+    def _carry_out(self, outcome: Outcome, request: ReplicaFetch | RequestBegins) -> None:
+        """Do with a request what was decided."""
+        match outcome:
+            case outcomes.Pass(observer, watcher):
+                if isinstance(request, ReplicaFetch):
+                    self._expect(Pending(request.header.correlation_id, observer))
+                    self.to_upstream.append(with_size(request.frame))
+                else:
+                    self._watcher = watcher
+                    if request.head.expects_response:
+                        self._observer = observer
+            case outcomes.Hold():
+                self._held, self.hold = request, outcome
+                self._close_if_over()
+            case outcomes.Forward(data, pending, is_granted):
+                self._replace(request)
+                self._expect(pending, is_granted=is_granted)
+                self.to_upstream.append(data)
+            case outcomes.Answer(pending):
+                self._replace(request)
+                self._expect(pending)
+                self.to_client += self.responses.ready_answers()
+                self.has_answered = True
+                self.is_crowded = True  # a client that never reads could have answers pile up
+
+    def _replace(self, request: ReplicaFetch | RequestBegins) -> None:
+        """Keep a request from the broker. One that was collected did not pass anyway."""
+        if isinstance(request, RequestBegins):
+            self._discarded = request.head.frame_size
+
+    def _expect(self, pending: Pending, *, is_granted: bool = False) -> None:
+        # a client may ask before it has read all
+        self.asked = is_granted and not self.responses.pending and not self.to_client
+        self.responses.expect(pending)
