@@ -25,6 +25,8 @@ from tests.fakes.pki import Authority
 from weir.control.injection import read_sidecar, reviewed
 from weir.proxy.config.load import load_config
 
+pytestmark = pytest.mark.long
+
 WAYS = ("strimzi", "confluent", "bitnami", "statefulset")
 POLICY, WEBHOOK = 36, 35  # Kubernetes' minor versions
 EVERYTHING: dict[str, Any] = {"keepBaseline": True, "networkPolicy": {"enabled": True}, "monitoring": {"enabled": True}}

@@ -26,6 +26,8 @@ from tests.deploy.manifests import (
 )
 from weir.proxy.config.load import load_config
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = ("strimzi/example", "confluent/example")
 FOLDERS = ("base", "monitoring", *EXAMPLES)
 # Resources of operators, of which kubernetes-validate has no schema.
