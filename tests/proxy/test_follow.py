@@ -190,6 +190,7 @@ async def test_lists_of_many_topics_are_read_some_a_round_and_all_at_once_when_a
     assert {topics[7], topics[-1]} <= set(await asked())  # what moves is read at each round
 
 
+@pytest.mark.long
 async def test_list_of_a_topic_whose_replicas_are_behind_is_read_in_each_round_while_there_is_a_rate(
     cluster: ThrottleCluster, following: Following
 ) -> None:
@@ -227,6 +228,7 @@ async def test_servers_are_asked_between_the_questions_for_many_lists(
     assert following.polls("topics") == (1, 0)
 
 
+@pytest.mark.long
 async def test_reading_the_lists_of_many_topics_does_not_hold_the_event_loop() -> None:
     topics: dict[str, dict[str, str | None]] = {f"topic-{number:05}": {} for number in range(10_000)}
     topics |= {f"topic-{number:05}": dict(LISTS) for number in range(0, 10_000, 100)}

@@ -28,6 +28,7 @@ def test_partition_with_a_large_last_batch_catches_up_beside_live_records(versio
         assert clock.now - start < 5
 
 
+@pytest.mark.long
 def test_links_that_come_at_once_are_all_answered_at_once_and_have_nothing_above_the_quota() -> None:
     """Each has to be asked who is in sync; the batch that the leader returns for it stays on the leader's machine."""
     clock = MovedClock()

@@ -28,6 +28,8 @@ from weir.quota.settings import QuotaSettings
 from weir.quota.side_quotas import SideQuotas
 from weir.quota.throttled_replicas import ThrottledReplicas
 
+pytestmark = pytest.mark.long
+
 Patch = pytest.MonkeyPatch
 
 

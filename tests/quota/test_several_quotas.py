@@ -83,6 +83,7 @@ def received(
     return got
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from([3, 6, 7, 12]),
