@@ -61,7 +61,8 @@ check: .venv/.installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-UNIT := not integration and not spark and not slow and not clients and not kubernetes
+OWN := not spark and not slow and not clients and not kubernetes
+UNIT := not integration and not long and $(OWN)
 
 unit: .venv/.installed
 	$(BIN)/pytest -n 2 --dist loadfile -m "$(UNIT)"
@@ -69,7 +70,7 @@ unit: .venv/.installed
 # Again on the newest other Python of this machine: what depends on its version, in 40 s on two cores. A socket that only
 # the garbage collector closes is `make unit`'s to judge: found late, it fails whichever test runs then.
 unit-newest: .venv/.installed
-	$(BIN)/python -m weir.lab.newest_python -n 2 --dist loadfile -m "$(UNIT)" \
+	$(BIN)/python -m weir.lab.newest_python -n 2 --dist loadfile -m "newest or ($(UNIT))" \
 	  -W ignore::pytest.PytestUnraisableExceptionWarning \
 	  $(NEWEST_TESTS)
 
@@ -87,10 +88,13 @@ spark: .venv/.installed .cache/spark-3.5/.installed
 	  --target $(@D) -r requirements-spark-3.5.lock
 	@touch $@
 
-# What fails there is run once more by itself: these tests time what brokers do, and two of them share two cores.
+# Brokers and browsers leave the cores idle half of the time, so twice as many run at once, and the long tests beside them.
+# What fails there is run once more by itself: these tests time what brokers do.
+INTEGRATION := (integration or long) and $(OWN)
+
 integration: setup
-	$(BIN)/pytest -n 2 --dist loadfile -m "integration and not slow" || \
-	  $(BIN)/pytest --last-failed --last-failed-no-failures none -m "integration and not slow"
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "$(INTEGRATION)" || \
+	  $(BIN)/pytest --last-failed --last-failed-no-failures none -m "$(INTEGRATION)"
 
 clients: setup
 	$(BIN)/pytest -n 3 --dist load -m clients tests/clients

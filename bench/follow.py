@@ -19,6 +19,7 @@ from bench.processes import cpu_seconds
 from bench.table import begin, parser, run
 from weir.lab.cluster import Cluster
 from weir.lab.errors import Timeout
+from weir.lab.java import OPTIMIZED
 from weir.lab.modes import MODES, NEWEST
 from weir.lab.sidecar import Sidecar
 from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
@@ -43,7 +44,9 @@ def main() -> int:
     changes: list[Sequence[object]] = []
     costs: list[Sequence[object]] = []
     tables = {"cluster": {"follow_throttles": True}}
-    with MODES[chosen.mode].cluster(BROKERS, sidecars=True, poll_isr=True, sidecar_tables=tables) as cluster:
+    with MODES[chosen.mode].cluster(
+        BROKERS, sidecars=True, poll_isr=True, sidecar_tables=tables, jvm_flags=OPTIMIZED
+    ) as cluster:
         cluster.create_topic(ASKED, {0: [1, 2]})
         known = 1
         for topics in chosen.topics:

@@ -23,6 +23,7 @@ from bench.table import Report, parser, progress, run
 from weir.control.cluster_admin import Partition
 from weir.lab.chart import draw_rates
 from weir.lab.cluster import Cluster
+from weir.lab.java import OPTIMIZED
 from weir.lab.modes import MODES
 from weir.lab.produce import LiveProducer, fill, latency
 from weir.lab.received import ReceivedBytes, Series
@@ -88,7 +89,7 @@ def main() -> int:
             progress(f"{number + 1}/{len(chosen)}: {scenario.name}, about {left:.0f} s left")
             policy = "kip73" if scenario.by == "kip73" else None
             tables = {"quota": {"order": scenario.order}}
-            with mode.cluster(sidecars=True, policy=policy, sidecar_tables=tables) as cluster:
+            with mode.cluster(sidecars=True, policy=policy, sidecar_tables=tables, jvm_flags=OPTIMIZED) as cluster:
                 measurement = _Measurement(scenario, cluster)
                 figures, series = measurement.run()
             drawn.setdefault(scenario.bounding.rate, {})[scenario.name] = series

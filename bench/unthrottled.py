@@ -16,6 +16,7 @@ from collections import defaultdict
 from bench.table import SPREAD, begin, by_round, parser, progress, run, spread_of, turned
 from weir.lab.cluster import Cluster
 from weir.lab.errors import LabError
+from weir.lab.java import OPTIMIZED
 from weir.lab.modes import MODES, NEWEST, Mode
 from weir.lab.performance import consume
 from weir.lab.produce import fill
@@ -71,7 +72,7 @@ def _measure(
 ) -> list[tuple[str, float, float, float, float]]:
     """Move by turns, and add to `rates`, MB/s. Returns the memory of both sidecars, all in MB."""
     properties = {"replica.fetch.response.max.bytes": limit}
-    with mode.cluster(4, routes=ROUTES, properties=properties) as cluster:
+    with mode.cluster(4, routes=ROUTES, properties=properties, jvm_flags=OPTIMIZED) as cluster:
         ways = WAYS if rounds else {SIDECARS: WAYS[SIDECARS]}
         messages = 0
         for way, (leader, _) in ways.items():

@@ -7,8 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-import matplotlib as mpl
-
 from weir.lab.progress import MEGABYTE
 from weir.lab.received import Series
 
@@ -19,9 +17,10 @@ def draw_phases(
     path: Path, received: Series, phases: Sequence[tuple[str, float, float]], quota: int, link: int
 ) -> None:
     """Draw bytes/s over time (MB/s), the phases (name, begin, end), the quota and the link, as a PNG at `path`."""
-    mpl.use("Agg")
+    import matplotlib as mpl
     from matplotlib import pyplot
 
+    mpl.use("Agg")
     first, last = phases[0][1], phases[-1][2]
     count = int((last - first) / _STEP) + 1
     edges = [first + number * _STEP for number in range(count + 1)]
@@ -48,9 +47,10 @@ def draw_shared_link(
 
     A way has its move's bytes/s and the slowest record's seconds, both for each second. `begins`: the move's second.
     """
-    mpl.use("Agg")
+    import matplotlib as mpl
     from matplotlib import pyplot
 
+    mpl.use("Agg")
     figure, (rates, delays) = pyplot.subplots(2, 1, figsize=(11, 6), sharex=True)
     for way, (moved, slowest) in ways.items():
         rates.step(range(len(moved)), [rate / MEGABYTE for rate in moved], where="post", label=way)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import matplotlib as mpl
-
 from weir.lab.received import Series
 
 MEGABYTE = 1_000_000
@@ -14,9 +12,10 @@ MEGABYTE = 1_000_000
 
 def draw_rates(path: Path, moves: Mapping[str, Series], quota: int) -> None:
     """Draw each move's bytes by second (MB) and the quota (bytes/s, as a line), as a PNG at `path`."""
-    mpl.use("Agg")
+    import matplotlib as mpl
     from matplotlib import pyplot
 
+    mpl.use("Agg")
     figure, axes = pyplot.subplots(1, len(moves), figsize=(6 * len(moves), 4), sharey=True, squeeze=False)
     for axis, (name, series) in zip(axes[0], moves.items(), strict=True):
         amounts = [amount / MEGABYTE for amount in series.per_second()]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import matplotlib as mpl
-
 from weir.lab.received import Series
 
 
@@ -15,9 +13,10 @@ def draw_sinks(path: Path, written: Mapping[str, Series], limit: int) -> None:
 
     The first sink is the limited one.
     """
-    mpl.use("Agg")
+    import matplotlib as mpl
     from matplotlib import pyplot
 
+    mpl.use("Agg")
     begin = min(series.span[0] for series in written.values())
     end = max(series.span[1] for series in written.values())
     figure, (totals, rates) = pyplot.subplots(1, 2, figsize=(12, 4))

@@ -195,6 +195,8 @@ class LiveProducer(_LiveClient):
         self._message_bytes = message_bytes
         self._acks = acks
         self._linger_ms = linger_ms
+        # Where produce stands still, a batch that is sent would wake all that wait for room, and one would have it.
+        self._turns = {partition: asyncio.Lock() for partition in self._partitions}
         self.acked: list[LiveRecord] = []
         self.sent = 0
         self.failed = 0
@@ -231,7 +233,9 @@ class LiveProducer(_LiveClient):
         begun = time.monotonic()
         try:
             value = _LIVE_HEAD.pack(number, begun) + padding
-            await (await producer.send(self._topic, value, partition=partition))
+            async with self._turns[partition]:
+                delivered = await producer.send(self._topic, value, partition=partition)
+            await delivered
         except KafkaError:
             self.failed += 1
             return

@@ -41,7 +41,6 @@ class ClusterFacts:
         """Take who is in sync."""
         for throttle in self._throttles:
             throttle.set_in_sync_replicas(in_sync)
-        self.replan_held()
 
     def under_min_isr(self, partitions: Partitions) -> None:
         """Take the partitions with fewer replicas in sync than min.insync.replicas."""

@@ -75,6 +75,10 @@ class BatchSizes:
         """Whether batches are so alike that a cap of several of them ends where a batch ends."""
         return self.seen >= FEW and self.largest - self.smallest <= self.largest * _EVEN_SPREAD
 
+    def likely_next(self, others: BatchSizes) -> int:
+        """Return the size of the next batch, or else of the largest one lately; 0 while none was seen."""
+        return self.next_size or self.largest or others.largest
+
     def remaining(self, offsets: int, others: BatchSizes) -> float:
         """Return the bytes in about `offsets` offsets, plus half a batch; inf while no size is known."""
         known = self if self.bytes_per_offset else others
@@ -103,6 +107,8 @@ class BatchSizes:
             return max(1, room // known.largest) * known.largest, True
         if self.next_size > room:
             return min(asked, self.next_size), True
+        if takes_out and known.smallest > room:
+            return min(asked, known.largest), True
         if takes_out or room >= (_SOME_BATCHES if wastes_some else _MANY_BATCHES) * batch:
             return room, 0 < batch <= room
         # Sizes differ: ask for one whole batch, and for the head of the next, which tells its size.

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from weir.quota.layers import Entry, Layer, Path
 from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
-from weir.quota.throttled_replicas import ThrottledReplicas
+from weir.quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 
 RATE_KEPT_SECONDS: Final = 5.0
 
@@ -61,6 +61,7 @@ class FollowedThrottle:
         self._part = part
         self._rates: dict[str, _Rate] = {}
         self._lists: dict[str, Lists] = {}
+        self._told: set[str] = set()  # topics whose lists were told
         self._kept: dict[str, dict[tuple[str, int], frozenset[int]]] = {}  # by topic: brokers by list and partition
         self.moves: Moves = {}
         self.knows_moves = False  # until they were taken once
@@ -107,16 +108,25 @@ class FollowedThrottle:
                 self._keep(topic)
         return changed
 
-    def take_lists(self, lists: Mapping[str, Lists]) -> None:
-        """Take the lists of some topics; a topic without any has an empty mapping."""
+    def take_lists(self, lists: Mapping[str, Lists | None]) -> None:
+        """Take the lists of some topics; a topic without any has an empty mapping.
+
+        None is one whose lists are not told. What was told of it stays; where nothing was, all its replicas count as
+        listed.
+        """
         for topic, told in lists.items():
-            set_ = {name: replicas for name, replicas in told.items() if replicas}
+            if told is None and topic in self._told:
+                continue
+            if told is not None:
+                self._told.add(topic)
+            set_ = _ALL_LISTED if told is None else {name: replicas for name, replicas in told.items() if replicas}
             if set_ == self._lists.get(topic, {}):
                 continue
             self._is_made = False
             if set_:
                 self._lists[topic] = set_
-                self._keep(topic)
+                if told is not None:
+                    self._keep(topic)
             else:
                 self._lists.pop(topic, None)
 
@@ -125,6 +135,7 @@ class FollowedThrottle:
         for topic in self._lists.keys() - known:
             del self._lists[topic]
             self._is_made = False
+        self._told &= known
 
     def layer(self) -> Layer:
         """Return what is in force: the same object as long as nothing has changed."""
@@ -176,6 +187,9 @@ class FollowedThrottle:
             broker: kept.get(broker, set()) | listed.get(broker, set()) for broker in kept.keys() | listed.keys()
         }
         return ThrottledReplicas({broker: frozenset(ids) for broker, ids in by_broker.items()}) if by_broker else None
+
+
+_ALL_LISTED: Final = dict.fromkeys(LISTS, ALL_REPLICAS)
 
 
 def _brokers_of(replicas: ThrottledReplicas, partition: int, move: Move) -> frozenset[int]:

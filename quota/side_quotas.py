@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 
 from weir.protocol.metadata import NO_ID
+from weir.quota.budget.kip73 import Kip73Quota
 from weir.quota.budget.ledger import StrictLedger
-from weir.quota.budget.optimistic import Kip73Quota
 from weir.quota.budget.queue import BudgetQueue
 from weir.quota.budget.quota import Coverage, Quota
 from weir.quota.budget.simple_rate import SimpleRate

@@ -36,8 +36,8 @@ class SideState:
     """One side's throttle without its links.
 
     It is not thread-safe: one event loop owns it. After `configure` and after every change of what the cluster says
-    (`set_in_sync_replicas`, `set_under_min_isr`, `set_adding_replicas`, `set_racks`) the owner plans every held request
-    again. All other changes count from the next fetch on.
+    (`set_under_min_isr`, `set_adding_replicas`, `set_racks`) the owner plans every held request again. All other
+    changes count from the next fetch on.
     """
 
     def __init__(
@@ -116,10 +116,11 @@ class SideState:
             self.in_force_since = self.clock()
 
     def set_in_sync_replicas(self, in_sync: Mapping[tuple[bytes, int], frozenset[int]]) -> None:
-        """Take the ISRs from the cluster's metadata, by (topic, partition). Those of missing partitions are unknown."""
-        if in_sync != self._in_sync_replicas:
-            self._in_sync_replicas = in_sync
-            self._generation += 1
+        """Take the ISRs from the cluster's metadata, by (topic, partition), for lag alone.
+
+        Those of missing partitions are unknown.
+        """
+        self._in_sync_replicas = in_sync
 
     def set_under_min_isr(self, partitions: frozenset[tuple[bytes, int]]) -> None:
         """Take the partitions, by topic, that have fewer replicas in sync than `min.insync.replicas`."""

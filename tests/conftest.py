@@ -29,11 +29,28 @@ settings.load_profile("weir")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+BEGUN_FIRST = (
+    "lab/test_demo_integration.py",
+    "integration/test_export.py",
+    "integration/test_rolling_start.py",
+    "integration/test_move_faults.py",
+)
+"""Files that take minutes: begun late, one of them would keep a worker busy when the others have ended."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that open a page in Chromium."""
+    """Mark the tests that open a page in Chromium; and the longest files come first, those without brokers last."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.integration)
+
+    def place(item: pytest.Item) -> int:
+        name = item.path.relative_to(Path(__file__).parent).as_posix()
+        if name in BEGUN_FIRST:
+            return BEGUN_FIRST.index(name)
+        return len(BEGUN_FIRST) + (item.get_closest_marker("integration") is None)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")

@@ -125,14 +125,16 @@ class ThrottlePoll(Poll):
         count = len(self._turn) if self._wants_all_lists else each_round
         wrong: dict[str, str] = {}
         behind = self._wants.topics_behind() if followed.has_rates else frozenset[str]()
-        due = sorted({*followed.topics, *self._next(count), *(behind & self._topics)})
+        due = sorted({*followed.topics, *self._next(count), *behind})
         for start in range(0, len(due), LISTS_PER_QUESTION):
             await client.ask_servers()
             some = due[start : start + LISTS_PER_QUESTION]
             lists, wrong_lists = await client.ask_broker(self._broker_id, partial(lists_of, topics=some))
             followed.take_lists(lists)
             wrong |= wrong_lists
-        self._wants_all_lists, self._is_told = False, True
+        # a server that has just started may know no topic yet
+        self._wants_all_lists = followed.has_rates and not self._topics
+        self._is_told |= not self._wants_all_lists
         self._tell_wrong(wrong, due)
         if failure is not None:
             raise failure
@@ -169,7 +171,9 @@ class ThrottlePoll(Poll):
         """Log each list that cannot be read, once as long as the reason stays the same. `read` are all that were."""
         for topic, reason in wrong.items():
             if self._wrong.get(topic) != reason:
-                effect = "its lists that were read last stay in force"
+                effect = (
+                    "its lists that were read last stay in force; where none were, all its replicas count as listed"
+                )
                 self._log.fault("kafka_throttle_list_refused", peer=topic, error=reason, effect=effect)
         for topic in self._wrong.keys() & {*read, *(self._wrong.keys() - self._topics)}:
             del self._wrong[topic]

@@ -42,13 +42,13 @@ async def rates_of(channel: Channel, broker_id: int) -> dict[str, int]:
     return rates
 
 
-async def lists_of(channel: Channel, topics: Sequence[str]) -> tuple[dict[str, Lists], dict[str, str]]:
-    """Return the topics' lists, and by topic what is wrong with those that cannot be read."""
-    found: dict[str, Lists] = {}
+async def lists_of(channel: Channel, topics: Sequence[str]) -> tuple[dict[str, Lists | None], dict[str, str]]:
+    """Return the topics' lists, None where they are not told, and by topic what is wrong with those not read."""
+    found: dict[str, Lists | None] = {}
     wrong: dict[str, str] = {}
     for error_code, topic, entries in await _configs(channel, _TOPIC, topics, LISTS):
         if error_code not in _NO_ERRORS:
-            wrong[topic] = for_code(error_code).__name__
+            found[topic], wrong[topic] = None, for_code(error_code).__name__
             continue
         try:
             lists = {key: ThrottledReplicas.parse(_text_of_list(value)) for key, value, *_ in entries if key in LISTS}

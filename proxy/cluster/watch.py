@@ -27,7 +27,7 @@ EVENTS_WITHOUT_CLUSTER = Events(
 EVENTS = Events(
     "cluster_poll_failed",
     "cluster_poll_recovered",
-    f"fetch offsets alone tell who is in sync, {EVENTS_WITHOUT_CLUSTER.effect}",
+    f"no partition counts as below its min ISR, {EVENTS_WITHOUT_CLUSTER.effect}",
 )
 
 

@@ -58,7 +58,7 @@ class SessionEnds(OSError):
 class ReplicaFetches:
     """Decides about one connection's fetches, in the order of the requests. The owner carries the outcomes out.
 
-    - `peer` is the other broker's id where the route names it. Otherwise it is the first fetch's replica_id.
+    - `peer` is the other broker's id where the route names it. Otherwise it is the fetch's replica_id.
     - `sources` judges whether `host` may be a replica. None: every host that claims to be one is believed.
     - While a fetch is held, the next one must not be taken.
 
@@ -83,8 +83,8 @@ class ReplicaFetches:
     """What is to be freed in steps. Whoever does that takes it out."""
     throttle: LinkThrottle | None = None
     _client: Hashable = None
-    _is_stranger: bool = False  # whether the last fetch was one's
-    _was_stranger: bool = False  # whether the first fetch of `throttle` was one's
+    _sender: tuple[int, bool] = (NO_BROKER, False)  # of the last fetch: its replica_id, and whether it is a stranger
+    _known_as: tuple[int, bool] = (NO_BROKER, False)  # the sender that `throttle` is for
     _spared_until: float = -math.inf  # clock seconds
 
     def decodes(self, replica_id: int, api_version: int) -> bool:
@@ -97,8 +97,8 @@ class ReplicaFetches:
             stats.passthrough["not_a_replica"] += 1
             self.side.log.fault("not_a_replica", self.host, side=stats.side, replica_id=replica_id)
             return False
-        self._is_stranger = standing == "stranger"
-        if self._is_stranger:
+        self._sender = replica_id, standing == "stranger"
+        if standing == "stranger":
             stats.stranger_fetches += 1
             effect = "it is throttled, and takes turns with all strangers together"
             self.side.log.fault("unknown_replica", self.host, side=stats.side, replica_id=replica_id, effect=effect)
@@ -192,21 +192,23 @@ class ReplicaFetches:
 
     def _plan(self, request: FetchRequest, held_since: float | None) -> Steps[Decision]:
         side = self.side
-        if self.throttle is not None and self._is_stranger != self._was_stranger and self.in_flight:
+        is_other = self._sender != self._known_as
+        if self.throttle is not None and is_other and self.in_flight:
             raise JudgedAnew
-        is_over = -math.inf < self._spared_until <= side.clock() or self._is_stranger != self._was_stranger
+        is_over = -math.inf < self._spared_until <= side.clock() or is_other
         if is_over and not self.in_flight and held_since is None:
             self.close()  # with the next one its follower begins a new session
         if self.throttle is None:
-            self._was_stranger = self._is_stranger
+            self._known_as = self._sender
+            _, is_stranger = self._sender
             self._client = self.host, request.replica_id if self.peer is None else self.peer
             self._spared_until = side.throttle_faults.spared_until(self._client)
             if side.clock() < self._spared_until:
                 self.throttle = InSyncOnly(side.clock)
             else:
-                is_new = self.peer is None and not self._is_stranger
+                is_new = self.peer is None and not is_stranger
                 peer = side.stats.peer_of(request.replica_id) if is_new else self.peer
-                self.throttle = side.throttle.link(NO_BROKER if peer is None else peer, is_stranger=self._is_stranger)
+                self.throttle = side.throttle.link(NO_BROKER if peer is None else peer, is_stranger=is_stranger)
         if held_since is None:
             return (yield from self.throttle.plan_steps(request))
         now = side.clock()

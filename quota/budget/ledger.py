@@ -57,6 +57,8 @@ class StrictLedger:
         """How many bytes of them their links take as soon as there is room. Up to half of the window is kept for them.
         """
         self._wanted_until = -math.inf
+        self._batch = 0
+        self._batch_until = -math.inf
 
     @property
     def rate(self) -> int | None:
@@ -87,7 +89,8 @@ class StrictLedger:
 
     @property
     def _most_kept(self) -> float:
-        return (self._rate or 0) * (self._saved_seconds if self.waiting_links else CREDIT_SECONDS)
+        most = (self._rate or 0) * (self._saved_seconds if self.waiting_links else CREDIT_SECONDS)
+        return max(most, self._batch) if self._credit_at < self._batch_until else most
 
     def credit(self) -> float:
         """Return the bytes that the credit allows now; negative while a debt is paid. Needs a rate."""
@@ -147,6 +150,10 @@ class StrictLedger:
         self._wanted_until = max(self._wanted_until, now + WINDOW_SECONDS)
         if is_new and not self._sent and not self._reserved:
             self._credit = min(self._credit, 0.0)
+
+    def make_room(self, batch: int) -> None:
+        """Keep credit for a batch that waits until the window has room for it: else what comes meanwhile is lost."""
+        self._batch, self._batch_until = batch, self._clock() + WINDOW_SECONDS
 
     def reserve(self, size: int) -> None:
         """Set `size` bytes aside for a request that is about to be forwarded."""

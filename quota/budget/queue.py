@@ -190,6 +190,14 @@ class BudgetQueue:
         elif len(self._line) > self._urgent_count:
             self._owed += size * FLOOR / (1 - FLOOR)
 
+    def settle(self, replica: Hashable, more: int) -> None:
+        """Note that a turn brought `more` bytes than it was given, or less where that is negative.
+
+        A batch comes whole for a smaller turn, where there is room for it. Where there is none nothing comes.
+        """
+        if replica in self._finished:
+            self._finished[replica] += more
+
     def leave(self, link: Hashable) -> None:
         """Take `link` out of the line."""
         claim = self._claims.pop(link, None)

@@ -151,6 +151,9 @@ class Quota(ABC):
     def served(self, ask: Ask, part: Part) -> None:
         """Note that the link was granted `part`."""
 
+    def settled(self, replica_id: int, more: int) -> None:
+        """Note that a grant to a follower brought `more` bytes than its part; negative where it brought less."""
+
     def leave(self, link: Hashable) -> None:
         """Note that the link wants nothing at the moment."""
 

@@ -144,9 +144,15 @@ class StrictQuota(Quota):
         return Verdict(False, ledger.room_at(part.size - rounding + ahead), spend=room)
 
     def wait(self, ask: Ask, offer: Offer, part: Part, now: float) -> None:
+        # A batch cannot be split: those behind it leave it the room that it needs in the window, too.
+        size = (
+            max(self._needed(part), part.size - self.ledger.rounding(part.batch)) if part.batch else self._needed(part)
+        )
+        if part.batch:
+            self.ledger.make_room(part.batch)
         self.line.wait(
             ask.link,
-            0.0 if ask.is_lent else self._needed(part),
+            0.0 if ask.is_lent else size,
             now + CLAIM_SECONDS,
             replica=ask.replica_id,
             is_urgent=ask.is_urgent,
@@ -156,6 +162,9 @@ class StrictQuota(Quota):
 
     def served(self, ask: Ask, part: Part) -> None:
         self.line.served(ask.link, part.size, is_urgent=ask.is_urgent, replica=ask.replica_id)
+
+    def settled(self, replica_id: int, more: int) -> None:
+        self.line.settle(replica_id, more)
 
     def leave(self, link: Hashable) -> None:
         self.line.leave(link)

@@ -24,7 +24,7 @@ from weir.quota.fetch import response_limit
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.fetch.inclusion import Inclusion
 from weir.quota.fetch.link_state import LinkState
-from weir.quota.fetch.order import GrantOrder
+from weir.quota.fetch.order import granted_bytes
 from weir.quota.fetch.plan import Action, FetchPlan, FetchView
 from weir.quota.fetch.request_parts import granted_topics, split, without_behind
 from weir.quota.fetch.sessions import LEFT_OUT_MS
@@ -34,18 +34,15 @@ _EMPTY_MS = 1
 _TOPICS_PER_STEP = 1_000  # topics that are encoded into an answer in one step of about 2 ms
 
 
-def commit(
-    state: LinkState, link: Hashable, request: FetchRequest, view: FetchView, order: GrantOrder, plan: FetchPlan
-) -> Steps[Decision]:
-    """Carry out `plan`, which was made from `view` for `request` just now. Done in steps."""
+def commit(view: FetchView, plan: FetchPlan) -> Steps[Decision]:
+    """Carry out `plan`, which was made from `view` just now. Done in steps."""
+    state, request = view.state, view.request
     for claim in plan.claims:
         claim.offer.quota.wait(view.ask, claim.offer, claim.part, view.now)
-    if plan.action is Action.PASS:
-        return (yield from commit_pass(state, link, request))
     if plan.action is Action.GRANT:
-        return (yield from _grant(state, link, request, view, order, plan))
+        return (yield from _grant(view, plan))
     if plan.action is Action.PROBE:
-        return (yield from _probe(state, link, request, view, plan))
+        return (yield from _probe(view, plan))
     state.leave_unanswered(view.now)
     if plan.action is Action.LEAVE_OUT:
         state.partitions.leave_out()
@@ -65,7 +62,7 @@ def _count_held(state: LinkState) -> None:
 
 
 def commit_pass(state: LinkState, link: Hashable, request: FetchRequest) -> Steps[Decision]:
-    """Carry out a plan that lets the whole request pass."""
+    """Let a request pass as it came: no partition of it waits."""
     partitions, sessions = state.partitions, state.sessions
     state.side.leave_lines(link)
     if sessions.is_incremental:
@@ -76,16 +73,15 @@ def commit_pass(state: LinkState, link: Hashable, request: FetchRequest) -> Step
     return _forward(state, request, InFlight(asks_all=not partitions.absent))
 
 
-def _grant(
-    state: LinkState, link: Hashable, request: FetchRequest, view: FetchView, order: GrantOrder, plan: FetchPlan
-) -> Steps[Decision]:
+def _grant(view: FetchView, plan: FetchPlan) -> Steps[Decision]:
+    state, request = view.state, view.request
     partitions, sessions = state.partitions, state.sessions
     for quota, part in plan.parts.items():
         quota.served(view.ask, part)
     reserved = state.accounts.reserve(plan.parts)
     if not state.side.takes_out:
         state.accounts.let_arrive(0 if view.ask.is_lent else math.inf)
-    state.catch_up.granted(order, plan.grants, max(reserved.values(), default=0))
+    state.catch_up.granted(view.order, plan.grants, max(reserved.values(), default=0))
     granted = [replica for replica, _ in plan.grants]
     partitions.leave_out(granted)
     grants_are_first = view.now < state.crowded_until and not state.grants_filled_answer
@@ -99,7 +95,7 @@ def _grant(
             partitions,
             plan.grants,
             asked,
-            is_throttling=view.is_throttling,
+            is_throttling=state.side.is_throttling,
             grants_are_first=grants_are_first,
         )
     else:
@@ -113,9 +109,9 @@ def _grant(
     if not plan.asks_all:
         state.leave_unanswered(view.now)
     fetch = InFlight(
+        parts=plan.parts,
         reserved=reserved,
-        # in the first place a batch comes whole, whatever its cap is; then it is what was paid for
-        grants={replica: max(cap, replica.batches.next_size) for replica, cap in plan.grants},
+        grants={replica: granted_bytes(replica, cap) for replica, cap in plan.grants},
         asks_all=plan.asks_all,
         grants_are_first=grants_are_first,
     )
@@ -146,14 +142,14 @@ def _asked_along(state: LinkState, plan: FetchPlan) -> list[ReplicaPartition]:
     ]
 
 
-def _probe(
-    state: LinkState, link: Hashable, request: FetchRequest, view: FetchView, plan: FetchPlan
-) -> Steps[Decision]:
+def _probe(view: FetchView, plan: FetchPlan) -> Steps[Decision]:
     """Send an offset probe: ask for what waits, with 0 bytes and without a wait, to be told true offsets and errors.
 
     On the follower's side it may bring one batch. So one that is to tell who is in sync asks for nothing that is known
     to be behind: in sync there is no batch for it to bring.
     """
+    state, request = view.state, view.request
+    is_throttling = state.side.is_throttling
     partitions, sessions = state.partitions, state.sessions
     state.side.stats.offset_probes += 1
     partitions.leave_out()
@@ -161,9 +157,7 @@ def _probe(
     if not plan.asks_all:
         state.leave_unanswered(view.now)
     if sessions.is_incremental:
-        request = yield from sessions.changes(
-            request, partitions, (), _asked(state, plan), is_throttling=view.is_throttling
-        )
+        request = yield from sessions.changes(request, partitions, (), _asked(state, plan), is_throttling=is_throttling)
     else:
         listed = request
         if not plan.asks_all:

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import attrgetter
+from dataclasses import dataclass
 
-from weir.quota.fetch.state import ReplicaPartition
+from weir.quota.fetch.state import UNKNOWN_OFFSET, ReplicaPartition
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A partition's turns, since it fell behind last. They begin on a scale of bytes."""
+
+    begin: float  # of the next one
+    begin_before: float = 0.0  # of the last one
+    granted_offset: int = UNKNOWN_OFFSET  # the fetch offset at the last grant
+    barren_grants: int = 0  # grants of the last turn so far, where they brought nothing
+    barren_turns: int = 0  # turns in a row that brought nothing
 
 
 class GrantQueue:
@@ -17,12 +28,13 @@ class GrantQueue:
     come after partitions that are never left out, each time anew.
     """
 
-    __slots__ = ("_furthest", "_is_sorted", "_reached", "_waiting", "entered")
+    __slots__ = ("_furthest", "_is_sorted", "_reached", "_turns", "_waiting", "entered")
 
     def __init__(self) -> None:
         self._waiting: dict[ReplicaPartition, None] = {}
+        self._turns: dict[ReplicaPartition, _Turn] = {}  # also of those that are left out for a while
         self._is_sorted = True
-        self._reached = 0.0  # where the last turn began, on a scale of bytes
+        self._reached = 0.0  # where the last turn began
         self._furthest = 0.0  # where the last of all turns to come begins
         self.entered: dict[ReplicaPartition, None] = {}
         """Partitions that came since the queue was ranked last, in their order. Who ranks it empties this."""
@@ -36,32 +48,66 @@ class GrantQueue:
     def __iter__(self) -> Iterator[ReplicaPartition]:
         if not self._is_sorted:
             self._is_sorted = True
-            self._waiting = dict.fromkeys(sorted(self._waiting, key=attrgetter("turn")))
+            turns = self._turns
+            self._waiting = dict.fromkeys(sorted(self._waiting, key=lambda replica: turns[replica].begin))
         return iter(self._waiting)
 
     def enter(self, replica: ReplicaPartition) -> None:
         """Let a partition wait; one that waits already keeps its place, and so does one that returns."""
         if replica not in self._waiting:
-            if not replica.was_queued:
-                replica.was_queued = True
-                replica.turn = self._reached
-            self._is_sorted &= replica.turn >= self._furthest
+            turn = self._turns.get(replica)
+            if turn is None:
+                turn = self._turns[replica] = _Turn(self._reached)
+            self._is_sorted &= turn.begin >= self._furthest
             self._waiting[replica] = self.entered[replica] = None
 
-    def leave(self, replica: ReplicaPartition) -> None:
-        """Take out a partition that no longer waits, or not at the moment."""
+    def leave(self, replica: ReplicaPartition, *, returns: bool) -> None:
+        """Take out a partition that does not wait. It keeps its place where it only does not at the moment."""
         if replica in self._waiting:
             del self._waiting[replica]
             self.entered.pop(replica, None)
+        if not returns:
+            self._turns.pop(replica, None)
 
     def granted(self, replica: ReplicaPartition, size: int) -> None:
         """Note a grant of `size` bytes: the partition's next turn comes when all others have had as much."""
-        self._reached = max(self._reached, replica.turn)
-        replica.turn_before, replica.turn = replica.turn, self._reached + size
-        self._is_sorted &= replica.turn >= self._furthest
-        self._furthest = max(self._furthest, replica.turn)
+        turn = self._turns[replica]
+        self._reached = max(self._reached, turn.begin)
+        turn.begin_before, turn.begin = turn.begin, self._reached + size
+        turn.granted_offset = replica.fetch_offset
+        self._is_sorted &= turn.begin >= self._furthest
+        self._furthest = max(self._furthest, turn.begin)
         del self._waiting[replica]
         self._waiting[replica] = None
+
+    def stalls(self, replica: ReplicaPartition) -> bool:
+        """Whether its last grant brought nothing.
+
+        Others then go before it, and FLOOR's part of the bytes tries it again.
+        """
+        turn = self._turns.get(replica)
+        return turn is not None and turn.granted_offset == replica.fetch_offset
+
+    def brought_some(self, replica: ReplicaPartition, more: int) -> None:
+        """Note that an answer had records of a partition, `more` bytes than it was granted.
+
+        In the first place of an answer a whole batch comes, however small the grant was. Counted as granted, partitions
+        with a few large batches would have many times what others have.
+        """
+        turn = self._turns.get(replica)
+        if turn is None:
+            return
+        turn.barren_grants = turn.barren_turns = 0
+        if more:
+            turn.begin += more
+            self._furthest = max(self._furthest, turn.begin)
+            self._is_sorted = False
+
+    def had_no_room(self, replica: ReplicaPartition) -> None:
+        """Note that the last grant brought nothing as the answer was full: it says nothing of the partition."""
+        turn = self._turns.get(replica)
+        if turn is not None:
+            turn.granted_offset = UNKNOWN_OFFSET
 
     def brought_nothing(self, replica: ReplicaPartition) -> None:
         """Give a partition its turn back: the answer to its grant had no records of any partition.
@@ -72,11 +118,14 @@ class GrantQueue:
 
         After that the partition comes behind all others, as the next hop may let nothing of it through at all.
         """
-        replica.barren_grants += 1
-        if replica.barren_grants < 2 + replica.barren_turns % 2:
-            replica.turn = replica.turn_before - 1  # in front of others whose turn begins at the same byte
+        turn = self._turns.get(replica)
+        if turn is None:
+            return
+        turn.barren_grants += 1
+        if turn.barren_grants < 2 + turn.barren_turns % 2:
+            turn.begin = turn.begin_before - 1  # in front of others whose turn begins at the same byte
         else:
-            replica.barren_grants = 0
-            replica.barren_turns += 1
-            replica.turn = self._furthest
+            turn.barren_grants = 0
+            turn.barren_turns += 1
+            turn.begin = self._furthest
         self._is_sorted = False

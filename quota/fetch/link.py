@@ -101,9 +101,9 @@ class ReplicaLink:
             yield from state.catch_up.rank_steps(state.partitions.queue, self.throttle.clock())
         now = self.throttle.clock()  # read again: the steps so far took time
         if not state.partitions.waiting_count or not self.throttle.is_throttling:
-            return (yield from commit_pass(state, self, request))  # `plan` would decide the same; most fetches end here
-        view, order = observe(state, self, request, now, held_seconds)
-        return (yield from commit(state, self, request, view, order, plan(view)))
+            return (yield from commit_pass(state, self, request))  # most fetches end here
+        view = observe(state, self, request, now, held_seconds)
+        return (yield from commit(view, plan(view)))
 
     def answer_begins(self) -> None:
         """Note that a part of the oldest answer awaited has come, and not all of it. Only the first time counts."""

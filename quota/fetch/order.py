@@ -77,7 +77,7 @@ class CatchUp:
         if self._side.settings.order == "round-robin" or not self._side.under_min_isr:
             return False
         self._rank_when_due(queue, now)
-        return any(replica in queue and not replica.stalls for replica in self._at_risk)
+        return any(replica in queue and not queue.stalls(replica) for replica in self._at_risk)
 
     def order(self, queue: GrantQueue, now: float) -> GrantOrder:
         """Return the order for one fetch."""
@@ -96,8 +96,7 @@ class CatchUp:
         else:
             self._owed += self._last * FLOOR / (1 - FLOOR)
         for replica, cap in grants:
-            replica.granted_offset = replica.fetch_offset
-            order.queue.granted(replica, cap)
+            order.queue.granted(replica, granted_bytes(replica, cap))
 
     def forget(self) -> None:
         """Drop the ranking: its partitions are dropped."""
@@ -111,7 +110,7 @@ class CatchUp:
         stalled, entered = [], queue.entered
         ranked = (replica for replica in self._ranked if replica in queue and replica not in entered)
         for replica in chain(ranked, entered) if self._at_risk else chain(entered, ranked):
-            if replica.stalls:
+            if queue.stalls(replica):
                 stalled.append(replica)
             else:
                 yield replica
@@ -146,6 +145,11 @@ class CatchUp:
 
     def _rank_when_due(self, queue: GrantQueue, now: float) -> None:
         at_once(self.rank_steps(queue, now))
+
+
+def granted_bytes(replica: ReplicaPartition, cap: int) -> int:
+    """Return what a grant may bring: in the first place a batch comes whole, whatever its cap is."""
+    return max(cap, replica.batches.next_size)
 
 
 def _sorted_places(values: Sequence[float]) -> Steps[Sequence[int]]:

@@ -193,6 +193,7 @@ class LinkPartitions:
         for replica in gone:
             topic = replica.topic
             del self.absent[replica], topic.absent[replica.partition]
+            self.queue.leave(replica, returns=False)
             if not topic.partitions and not topic.absent:
                 del self.topics[topic.key]
 
@@ -267,22 +268,15 @@ class LinkPartitions:
         It needs none in sync: its fetch offset has reached the high watermark last reported, or had done so lately (see
         `ReplicaPartition.keep_in_sync`).
 
-        The cluster's ISR counts only where no high watermark is known, and not at offset 0: it may be some seconds old.
-        A known high watermark is at most the least offset of the ISR's members, so a replica below it is not one of
-        them.
+        The cluster's ISR decides nothing: it may be old, or of a replica that was deleted and made anew since. Where no
+        high watermark is known, an offset probe has the leader tell it within a round trip.
         """
         if replica.is_in_sync(self.side.clock()) or replica.partition not in replica.topic.throttled:
             self.place(replica, behind=False, unknown=False)
         elif replica.high_watermark == UNKNOWN_OFFSET:
-            self.place(replica, behind=False, unknown=not self._is_in_isr(replica))
+            self.place(replica, behind=False, unknown=True)
         else:
             self.place(replica, behind=True, unknown=False)
-
-    def _is_in_isr(self, replica: ReplicaPartition) -> bool:
-        name = replica.topic.name
-        if name is None or not replica.fetch_offset:
-            return False  # deleted and made anew: the ISR may be of the replica before
-        return self.side.in_isr(name, replica.partition, self.replica_id)
 
     def fail(self, replica: ReplicaPartition) -> None:
         """Note that a partition without a known high watermark was answered with an error: this fetch is done with it.
@@ -309,7 +303,6 @@ class LinkPartitions:
             self.sessions.touch(replica)
         if behind != replica.behind:
             self.count_left_out(replica, self.side.stats.interval)
-            replica.behind = behind
             topic.made_up = None
             replica.left_out_from = self.left_out_count
             if behind:
@@ -326,9 +319,7 @@ class LinkPartitions:
         if (behind or unknown) and replica.max_bytes > 0:
             self.queue.enter(replica)
         else:
-            self.queue.leave(replica)
-            if not (behind or unknown) and replica.is_present:
-                replica.was_queued = False
+            self.queue.leave(replica, returns=behind or unknown or not replica.is_present)
 
     # How often each was left out
 

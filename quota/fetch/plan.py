@@ -11,7 +11,8 @@ Unlike Kafka, weir asks the quota before the bytes are sent. Each partition that
   partitions cannot wait;
 - *held*: the whole request waits, as every partition of it would be left out.
 
-`plan` reads a view and returns a value. It changes nothing: `weir.quota.fetch.commit` carries the plan out.
+`plan` reads the link and what its quotas offer, and returns a value. It changes nothing: `weir.quota.fetch.commit`
+carries the plan out.
 """
 
 from __future__ import annotations
@@ -23,10 +24,14 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from weir.protocol.fetch import FetchRequest
 from weir.protocol.take_out import MOST_HELD
 from weir.quota.budget.queue import CLAIM_SECONDS
 from weir.quota.budget.quota import Ask, Offer, Part, Quota
 from weir.quota.budget.strict import SHARE_BESIDE_LIVE_SECONDS, SLOW_SECONDS
+from weir.quota.fetch.link_state import LinkState
+from weir.quota.fetch.order import GrantOrder, granted_bytes
+from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.state import Grant, ReplicaPartition
 
 LONGEST_RIDE_SECONDS: Final = 0.02
@@ -41,6 +46,15 @@ LEAST_WHOLE_VERSION: Final = 3
 LONGEST_KEPT_SECONDS: Final = 1.0
 """How long one quota's budget is left to a partition that waits for another quota too."""
 
+PROBE_SECONDS: Final = 10.0
+"""How long a partition goes without a true answer at most on the follower's side: its follower would miss errors.
+
+An offset probe may bring one batch there, and no quota can stop it.
+"""
+
+FREE_PROBE_SECONDS: Final = 4.0
+"""How long at most on the leader's side. There a probe brings no records: they are taken out of the answer."""
+
 SHORTEST_WAIT_SECONDS: Final = 0.05
 """A fetch that brings nothing is held for at least this long: else its follower would ask again at once, for ever."""
 
@@ -54,7 +68,6 @@ _AT_ONCE: Final = 1  # min_bytes: the leader answers as soon as it has anything
 class Action(Enum):
     """What becomes of a fetch."""
 
-    PASS = auto()  # as it came: no partition of it waits
     GRANT = auto()  # with some of the partitions that wait
     PROBE = auto()  # an offset probe: what waits is asked for with 0 bytes
     LEAVE_OUT = auto()  # without the partitions that wait
@@ -63,37 +76,51 @@ class Action(Enum):
 
 
 class FetchView(Struct):
-    """All that a plan depends on: the request, what the link knows of its partitions, and what its quotas offer.
+    """One fetch, and what its plan depends on. Times are clock seconds.
 
-    Times are clock seconds. `order` and `offers` read live state: nothing changes it while a plan is made.
+    The link's state is read live, and so is the order: nothing changes them while a plan is made.
     """
 
-    api_version: int
-    max_bytes: int
-    """The most record bytes of the answer: as in the request, or the configured cap where that is less."""
-    max_wait_seconds: float
+    state: LinkState
+    request: FetchRequest
+    """It was taken in before."""
     held_seconds: float
     now: float
     ask: Ask
-    order: Iterable[ReplicaPartition]
+    order: GrantOrder
     offers: tuple[Offer, ...]
-    """One for each quota that has a rate; empty where nothing may be granted."""
-    has_several_quotas: bool
-    """Whether partitions may differ in the quotas that hold them back. Else all that wait belong to the only one."""
-    count: int
-    behind_count: int
-    unknown_count: int
-    is_incremental: bool
-    is_throttling: bool
-    """Whether any quota has a rate."""
-    takes_out: bool
-    """Whether records above a grant are taken out of the answer: on the leader's side. Then a probe brings none."""
-    probe_at: float
-    """When the link's next offset probe goes; inf where there is nothing to ask."""
-    unanswered_since: float | None
-    """The time since which some partitions had no true answer, as they were left out; None where all had one."""
-    is_asked_for_offsets: bool
-    """Whether the request is an earlier hop's offset probe."""
+    """One for each quota that limits something on the link; empty where nothing waits for a grant."""
+
+    @property
+    def partitions(self) -> LinkPartitions:
+        """What the follower asks for."""
+        return self.state.partitions
+
+    @property
+    def takes_out(self) -> bool:
+        """Whether records above a grant are taken out of the answer. Then a probe brings none."""
+        return self.state.side.takes_out
+
+    @property
+    def max_bytes(self) -> int:
+        """The most record bytes of the answer: as in the request, or the configured cap where that is less."""
+        limit = self.state.side.settings.response_max_bytes
+        return self.request.max_bytes if limit is None else min(limit, self.request.max_bytes)
+
+    @property
+    def max_wait_seconds(self) -> float:
+        """How long the follower lets the leader wait for records."""
+        return self.request.max_wait_ms / 1000
+
+    @property
+    def probe_at(self) -> float:
+        """When the link's next offset probe goes; inf where there is nothing to ask."""
+        # Without a high watermark it is not known who is in sync. And who asks for 0 bytes of everything is the
+        # follower's own sidecar, with an offset probe.
+        partitions, since = self.partitions, self.state.unanswered_since
+        if partitions.unknown_count or self.state.sessions.is_asked_for_offsets or not partitions.queue:
+            return self.now
+        return math.inf if since is None else since + (FREE_PROBE_SECONDS if self.takes_out else PROBE_SECONDS)
 
 
 class Claim(Struct, frozen=True):
@@ -123,14 +150,13 @@ class FetchPlan(Struct, frozen=True):
 
 
 def plan(view: FetchView) -> FetchPlan:
-    """Decide about one fetch. Without a commit it has no effect, so a quota can be tried dry."""
-    if not (view.behind_count or view.unknown_count) or not view.is_throttling:
-        return FetchPlan(Action.PASS)
+    """Decide about a fetch with partitions that wait. Without a commit it has no effect, so it can be tried dry."""
     grants, parts, claims, ready = _grants(view)
     if grants:
         return _granted(view, grants, parts, claims)
     if view.probe_at <= view.now:
-        asks_all = view.takes_out or not view.unknown_count or view.is_asked_for_offsets
+        is_asked = view.state.sessions.is_asked_for_offsets
+        asks_all = view.takes_out or not view.partitions.unknown_count or is_asked
         return FetchPlan(Action.PROBE, claims=claims, asks_all=asks_all)
     return _left_out(view, claims, min(ready, view.probe_at))
 
@@ -205,19 +231,19 @@ def fill(
     """
     grants: list[Grant] = []
     purses = {quota: _Purse(min(spend, view.max_bytes)) for quota, spend in spends.items()}
-    answer = _Purse(float(view.max_bytes))
+    answer, version = _Purse(float(view.max_bytes)), view.request.header.api_version
     every = [answer, *purses.values()]
     wastes_some = view.ask.answer_seconds > SLOW_SECONDS
     awaited: set[Quota] = set()
     for replica in view.order:
-        own = [answer, *_purses_of(replica, purses)] if view.has_several_quotas else every
+        own = [answer, *_purses_of(replica, purses)] if len(view.offers) > 1 else every
         if len(own) == 1:
             _keep_scarcest(replica, purses, soon, awaited)
             continue
         if not all([purse.is_open for purse in own]):
             continue
         left = min([purse.left for purse in own])
-        if view.api_version < LEAST_WHOLE_VERSION:
+        if version < LEAST_WHOLE_VERSION:
             # v0 to v2 cut a batch larger than the cap, and would do so for ever: take the partition whole or not at
             # all.
             cap = size = replica.max_bytes
@@ -236,7 +262,7 @@ def fill(
                 if not _any_open(every):
                     break
                 continue
-            size = max(cap, replica.batches.next_size)  # in the first place a batch comes whole, whatever its cap is
+            size = granted_bytes(replica, cap)
         grants.append((replica, cap))
         for purse in own:
             purse.pay(size, size if size > left else 0)
@@ -284,7 +310,9 @@ def _granted(
 ) -> FetchPlan:
     # A partition without a high watermark may be in sync. Asked for with 0 bytes, its new records would not end the
     # wait at the leader, so there is none.
-    wait_left = 0 if view.unknown_count else max(0, round((view.max_wait_seconds - view.held_seconds) * 1000))
+    wait_left = (
+        0 if view.partitions.unknown_count else max(0, round((view.max_wait_seconds - view.held_seconds) * 1000))
+    )
     min_bytes = _min_bytes(view, grants, parts)
     if min_bytes > _AT_ONCE:
         wait_left = min(wait_left, round(LONGEST_RIDE_SECONDS * 1000))
@@ -305,9 +333,9 @@ def _asks_all(view: FetchView) -> bool:
     A whole fetch does so each time. An incremental one does so as soon as half of the time before the next offset probe
     is over, so that none has to go alone.
     """
-    if not view.is_incremental or view.is_asked_for_offsets:
+    sessions, since = view.state.sessions, view.state.unanswered_since
+    if not sessions.is_incremental or sessions.is_asked_for_offsets:
         return True
-    since = view.unanswered_since
     return since is not None and view.now - since >= (view.probe_at - since) / 2
 
 
@@ -317,7 +345,7 @@ def _min_bytes(view: FetchView, grants: Iterable[Grant], parts: Mapping[Quota, P
     With min_bytes 1 the grants would come back at once. A live record written meanwhile would then wait for the next
     answer. With one byte more, both come together.
     """
-    if not view.ask.is_live or view.unknown_count:
+    if not view.ask.is_live or view.partitions.unknown_count:
         return _AT_ONCE
     granted = sum(cap for _, cap in grants)
     is_late = granted > 2 * SHARE_BESIDE_LIVE_SECONDS * min([quota.rate or 0 for quota in parts])
@@ -332,7 +360,7 @@ def _min_bytes(view: FetchView, grants: Iterable[Grant], parts: Mapping[Quota, P
 
 def _left_out(view: FetchView, claims: tuple[Claim, ...], ready: float) -> FetchPlan:
     now = view.now
-    if view.count > view.behind_count:
+    if view.partitions.count > view.partitions.behind_count:
         shorter = min(view.max_wait_seconds, max(ready - now, SHORTEST_WAIT_SECONDS))
         max_wait_ms = round(shorter * 1000)
         return FetchPlan(Action.LEAVE_OUT, claims=claims, max_wait_ms=max_wait_ms, min_bytes=_AT_ONCE)

@@ -147,6 +147,8 @@ class Settlement:
         # taken out first: it is settled once, even if an exception follows
         reserved, fetch.reserved = fetch.reserved, {}
         state.accounts.hand_over(reserved, of_waiting)
+        for quota, part in fetch.parts.items():
+            quota.settled(state.partitions.replica_id, of_waiting.get(quota.ledger, 0) - part.size)
         for ledger, size in in_sync.items():
             ledger.charge(size)
         for quota in side.quotas:
@@ -167,10 +169,11 @@ class Settlement:
     # Batch sizes
 
     def _learn_batches(self, arrivals: list[_Arrival]) -> None:
+        queue, granted = self._state.partitions.queue, self._fetch.grants
         for topic, replica, seen, _, _ in arrivals:
             if replica is not None:
                 self._barren.discard(replica)
-                replica.barren_grants = replica.barren_turns = 0
+                queue.brought_some(replica, seen.size - granted.get(replica, seen.size))
                 replica.served_number = self._number
                 replica.batches.learn(seen)
                 replica.arrived = seen.complete_bytes
@@ -201,7 +204,7 @@ class Settlement:
                 replica.batches.miss(replica.topic.batches)
             if not fetch.grants_are_first and (is_full or replica.batches.has_to_be_first):
                 state.crowded_until = crowded_until
-                replica.granted_offset = UNKNOWN_OFFSET
+                state.partitions.queue.had_no_room(replica)
 
     # Liveness
 

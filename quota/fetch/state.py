@@ -14,7 +14,7 @@ from weir.lag.asked_topic import AskedTopic
 from weir.protocol.fetch import NO_LEADER_EPOCH, made_up_entries
 from weir.quota.batches import BatchSizes
 from weir.quota.budget.ledger import StrictLedger
-from weir.quota.budget.quota import Quota
+from weir.quota.budget.quota import Part, Quota
 
 UNKNOWN_OFFSET = -1
 Coverage = tuple[tuple[Quota, Container[int]], ...]
@@ -38,14 +38,10 @@ class ReplicaPartition:
     __slots__ = (
         "arrived",
         "at_leader",
-        "barren_grants",
-        "barren_turns",
         "batches",
-        "behind",
         "earlier_high_watermark",
         "entry",
         "fetch_offset",
-        "granted_offset",
         "high_watermark",
         "in_sync_from",
         "in_sync_until",
@@ -56,9 +52,6 @@ class ReplicaPartition:
         "partition",
         "served_number",
         "topic",
-        "turn",
-        "turn_before",
-        "was_queued",
     )
 
     def __init__(self, topic: ReplicaTopic, partition: int, fetch_offset: int, max_bytes: int) -> None:
@@ -69,17 +62,10 @@ class ReplicaPartition:
         self.high_watermark = UNKNOWN_OFFSET
         self.earlier_high_watermark = UNKNOWN_OFFSET  # the one that was known before `high_watermark`
         self.last_reported = UNKNOWN_OFFSET  # the last one in an answer; kept when `high_watermark` becomes unknown
-        self.behind = False  # throttled, and known not to be in sync
         # the least fetch offset that counts as in sync until `in_sync_until`; see `keep_in_sync`
         self.in_sync_from = UNKNOWN_OFFSET
         self.in_sync_until = LONG_AGO  # clock seconds
         self.batches = BatchSizes()
-        self.granted_offset = UNKNOWN_OFFSET  # the fetch offset at the last grant
-        self.turn = 0.0  # where its next turn in the queue begins, on a scale of bytes
-        self.turn_before = 0.0  # where its last turn began
-        self.barren_grants = 0  # grants of its turn so far, where they brought nothing
-        self.barren_turns = 0  # turns in a row that brought nothing
-        self.was_queued = False  # since it fell behind last
         self.served_number = 0  # number of the link's last answer with records of it
         self.arrived = 0  # bytes of whole batches in the last answer; the next fetch offset tells their offsets
         self.leader_epoch = NO_LEADER_EPOCH
@@ -111,17 +97,14 @@ class ReplicaPartition:
         return self.has_caught_up or now < self.in_sync_until
 
     @property
-    def stalls(self) -> bool:
-        """Whether its last grant brought nothing.
-
-        Others then go before it, and FLOOR's part of the bytes tries it again.
-        """
-        return self.granted_offset == self.fetch_offset
-
-    @property
     def is_present(self) -> bool:
         """Whether the follower asks for it now."""
         return self.topic.partitions.get(self.partition) is self
+
+    @property
+    def behind(self) -> bool:
+        """Whether it is throttled, and known not to be in sync."""
+        return self.partition in self.topic.behind
 
     @property
     def is_waiting(self) -> bool:
@@ -288,7 +271,8 @@ class InFlight:
 
     api_version: int = 0
     uses_topic_ids: bool = False
-    reserved: Mapping[StrictLedger, int] = field(default_factory=dict)  # bytes set aside
+    parts: Mapping[Quota, Part] = field(default_factory=dict)  # what was granted of each quota
+    reserved: Mapping[StrictLedger, int] = field(default_factory=dict)  # bytes of it set aside, and not used yet
     max_bytes: int = 0  # of the whole answer
     grants: Mapping[ReplicaPartition, int] = field(default_factory=dict)  # the bytes that each may bring
     grants_are_first: bool = False  # whether the grants stand in front of everything else

@@ -40,6 +40,7 @@ def test_port_that_nothing_listens_on_is_refused_with_a_sentence(
     )
 
 
+@pytest.mark.long
 def test_cluster_that_speaks_tls_is_told_of(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

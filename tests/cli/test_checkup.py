@@ -81,6 +81,7 @@ def test_doctor_with_a_file_looks_at_what_it_leads_to(capsys: pytest.CaptureFixt
     ]
 
 
+@pytest.mark.long
 def test_doctor_tells_that_no_sidecar_runs_or_that_it_hangs(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -463,6 +463,7 @@ def test_clear_stale_needs_a_cluster_and_no_topic(capsys: pytest.CaptureFixture[
     assert "--stale" in error
 
 
+@pytest.mark.long
 def test_slow_connection_to_a_cluster_is_told_meanwhile(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

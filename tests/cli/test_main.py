@@ -34,6 +34,8 @@ def test_weir_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"weir {__version__}\n"
 
 
+@pytest.mark.long
+@pytest.mark.newest
 def test_weir_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     assert "Usage: weir" in capsys.readouterr().out
@@ -63,6 +65,8 @@ def test_weir_wrong_usage_is_one_sentence_and_status_2(
     assert error[0] != "."
 
 
+@pytest.mark.long
+@pytest.mark.newest
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["check", "--config", "weir.toml"]])
 def test_weir_output_that_cannot_be_written_is_one_sentence_and_status_1(tmp_path: Path, arguments: list[str]) -> None:
     config(tmp_path)
@@ -72,6 +76,8 @@ def test_weir_output_that_cannot_be_written_is_one_sentence_and_status_1(tmp_pat
     assert done.stderr == "weir: the output cannot be written: No space left on device.\n"
 
 
+@pytest.mark.long
+@pytest.mark.newest
 def test_weir_output_that_the_encoding_lacks_is_one_sentence_and_status_1(tmp_path: Path) -> None:
     Path(config(tmp_path)).rename(tmp_path / "ä.toml")
     done = weir(["check", "--config", "ä.toml"], tmp_path, stdout=subprocess.PIPE, env={"PYTHONIOENCODING": "ascii"})
@@ -79,12 +85,16 @@ def test_weir_output_that_the_encoding_lacks_is_one_sentence_and_status_1(tmp_pa
     assert re.fullmatch(r"weir: the output cannot be written: .*ascii.*\.\n", done.stderr)
 
 
+@pytest.mark.long
+@pytest.mark.newest
 def test_weir_closed_output_is_no_failure(tmp_path: Path) -> None:
     command = shlex.join([sys.executable, "-m", "weir", "check", "--config", config(tmp_path)])
     done = subprocess.run(["sh", "-c", f"{command} >&-"], stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.long
+@pytest.mark.newest
 @pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
 def test_weir_error_that_cannot_be_told_is_its_status_alone(tmp_path: Path, redirection: str) -> None:
     command = shlex.join([sys.executable, "-m", "weir", "check", "--config", str(tmp_path / "none.toml")])
@@ -129,6 +139,8 @@ def weir(
     )
 
 
+@pytest.mark.long
+@pytest.mark.newest
 def test_weir_as_a_module_exits_with_the_commands_status(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "weir", "check", "--config", str(tmp_path / "none.toml")],
@@ -313,6 +325,8 @@ def test_demo_refuses_options_that_do_not_go_together(
     assert failing(capsys, "demo", *words)[0] == 2
 
 
+@pytest.mark.long
+@pytest.mark.newest
 def test_run_path_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     """The sidecar's memory: typer, rich, aiokafka and the lab's packages are for other commands."""
     script = (

@@ -87,6 +87,7 @@ def test_rate_that_is_none_is_refused(option: str, plan: Path, capsys: pytest.Ca
     assert sentence.startswith(f"{option}: 'fast' is not a rate")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "words", "sentence"),
     [

@@ -246,6 +246,7 @@ def test_impossible_ask_in_json_has_reasons_and_figures(capsys: pytest.CaptureFi
 # Wrong usage
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [

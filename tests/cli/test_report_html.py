@@ -26,6 +26,7 @@ def _html(tables: Path, *more: str) -> tuple[str, ...]:
     return ("report", "html", "--input", str(tables), "--output", str(tables.parent / "page.html"), *more)
 
 
+@pytest.mark.long
 def test_page_is_written_and_what_is_on_it_said(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tables.parent / "page.html"
     page.write_text("old")
@@ -37,6 +38,7 @@ def test_page_is_written_and_what_is_on_it_said(tables: Path, capsys: pytest.Cap
     assert sorted(path.name for path in tables.parent.iterdir()) == ["page.html", "tables"]
 
 
+@pytest.mark.long
 def test_range_is_in_the_zone_of_the_page_or_in_its_own(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Berlin is an hour ahead: 01:01 there is 00:01 in UTC."""
     berlin = ("--timezone", "Europe/Berlin")
@@ -45,6 +47,7 @@ def test_range_is_in_the_zone_of_the_page_or_in_its_own(tables: Path, capsys: py
         assert capsys.readouterr().out.endswith(" 2026-11-02 01:01 CET to 2026-11-03 00:00 CET.\n")
 
 
+@pytest.mark.long
 def test_empty_range_is_a_page_too(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(_html(tables, "--from", "2026-12-01", "--to", "2026-12-02")) == 0
     sentence = "Nothing was sampled from 2026-12-01 00:00 UTC to 2026-12-02 00:00 UTC."
@@ -76,6 +79,7 @@ def test_option_of_another_form_is_wrong_usage(
     assert failing(capsys, *_html(tables, *more)) == (2, sentence)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "Pacific/Niue"])
 def test_longest_range_is_a_page(tables: Path, zone: str) -> None:
     for since, until in (("1971-01-01", "2999-12-31T23:59"), ("2999-12-31", None), (None, "1971-01-01")):
@@ -106,6 +110,7 @@ def test_folder_without_tables_fails_and_leaves_no_page(tmp_path: Path, capsys: 
     assert list(tmp_path.iterdir()) == [folder]
 
 
+@pytest.mark.long
 def test_page_that_cannot_be_written_is_said(
     tables: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

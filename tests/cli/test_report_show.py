@@ -20,6 +20,7 @@ def tables(tmp_path: Path) -> Path:
     return past.write()
 
 
+@pytest.mark.long
 def test_text_has_five_answers_in_80_columns(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(("report", "show", "--input", str(tables))) == 0
     lines = capsys.readouterr().out.splitlines()

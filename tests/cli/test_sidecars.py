@@ -117,6 +117,7 @@ def test_status_admin_address_may_come_from_the_configuration(
     assert json.loads(capsys.readouterr().out)[0]["admin"] == admin.address
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "answer",
     [
@@ -182,6 +183,7 @@ def test_throttle_show_json_is_what_the_sidecar_shows(capsys: pytest.CaptureFixt
     assert json.loads(capsys.readouterr().out) == [{"admin": admin.address, "throttle": THROTTLE}]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "change"),
     [

@@ -60,6 +60,7 @@ def test_commands_that_a_page_tells_are_there(page: Path) -> None:
     assert found == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_help_ends_with_examples_that_are_right(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     for example in EXAMPLES[name]:

@@ -116,6 +116,16 @@ def rebalances(cluster: Cluster, group: str) -> int:
     return len(set(re.findall(rf"Stabilized group {re.escape(group)} generation (\d+)", text)))
 
 
+def joins(cluster: Cluster, group: str) -> int:
+    """Return how often a group took a member in: once each, unless it lost one or was left.
+
+    A member that rejoins is not among them: Java's and kafka-python do so where all of their brokers' ports refused for
+    a moment, as they begin with their bootstrap addresses anew (KIP-899).
+    """
+    text = cluster.brokers[1].log.read_text(errors="replace")
+    return len(re.findall(rf"Preparing to rebalance group {re.escape(group)} .*reason: Adding new member", text))
+
+
 def start_at_the_begin(cluster: Cluster, group: str) -> None:
     """Have a share group read what is there: its default is what comes."""
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)

@@ -17,9 +17,9 @@ from tests.clients.checks import (
     counted,
     every_client,
     filled,
+    joins,
     limit,
     new_topic,
-    rebalances,
     run,
     written,
 )
@@ -29,7 +29,7 @@ from weir.lab.cluster import Cluster
 pytestmark = pytest.mark.clients
 
 BATCH: Final = 300
-LAST_SECONDS: Final = 8
+LAST_SECONDS: Final = 13
 _OF_A_CONNECTION: Final = re.compile(
     r"connect|closed|EOF|refused|reset|broken|transport|NetworkException|Disconnect|unreachable|no leader|LEADER"
     r"|retr|dead|node|Connection|heartbeat|[Bb]roker|metadata",
@@ -65,7 +65,10 @@ def moved(cluster: Cluster, role: str, topic: str, outcome: Outcome) -> Outcome:
 def test_a_limit_that_is_raised_and_lowered_in_a_pause(
     cluster: Cluster, drivers: Drivers, client: str, role: str
 ) -> None:
-    """The first pause would take 6 s and has 0.3 s left when the limit is raised; the last ones take 3 s."""
+    """The first pause would take 6 s and has 0.3 s left when the limit is raised; the last ones take 2.5 s.
+
+    Five requests in flight of 157 records (franz-go) then take 6.5 s: a Produce can be held for 7.5 s of its 10.
+    """
     count = 9 * BATCH
     topic = filled(cluster, count, BATCH) if role == "consume" else new_topic(cluster)
     limit(cluster, topic, 50)
@@ -78,12 +81,12 @@ def test_a_limit_that_is_raised_and_lowered_in_a_pause(
         cluster.wait_for("the next records", lambda: running.done() or counted(cluster, topic) > BATCH, 60, 0.02)
         assert time.monotonic() - raised_at < 2
         cluster.wait_for("more records", lambda: running.done() or counted(cluster, topic) > 2 * BATCH, 60, 0.02)
-        limit(cluster, topic, 100)
+        limit(cluster, topic, 120)
         outcome = moved(cluster, role, topic, running.result())
     assert complaints(outcome) == []
     assert (outcome.records, outcome.distinct) == (count, count)
     end = max(map(int, outcome.arrivals))
-    check_rate(since(outcome, end - 100 * LAST_SECONDS), 100, 100)
+    check_rate(since(outcome, end - 100 * LAST_SECONDS), 120, 120)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +121,7 @@ def test_a_sidecar_that_is_killed_and_started_anew(cluster: Cluster, drivers: Dr
     if client in _GO_ON[role]:
         assert [error for error in complaints(outcome) if not _OF_A_CONNECTION.search(error)] == []
         assert (outcome.records, outcome.distinct) == (count, count)
-        assert rebalances(cluster, topic) <= (role == "consume")
+        assert joins(cluster, topic) == (role == "consume")
     times = sorted(map(int, outcome.arrivals))
     _, after_the_break = max(pairwise(times), key=lambda pair: pair[1] - pair[0])
     check_rate(since(outcome, after_the_break), per_second, 25)

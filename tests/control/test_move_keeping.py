@@ -137,6 +137,7 @@ def test_move_is_taken_up_by_what_is_written_down(file: JournalFile) -> None:
     assert journal is not None and journal.pacing is not None
 
 
+@pytest.mark.long
 def test_sidecar_that_is_away_leaves_the_rates_as_they_are(file: JournalFile) -> None:
     cluster = Linked(size=100_000 * MB)
     cluster.clients = 4 * MB

@@ -150,6 +150,7 @@ def test_directory_that_a_broker_does_not_have_is_refused_before_anything_moves(
     assert (cluster.moving, cluster.throttles) == ({}, NOTHING)
 
 
+@pytest.mark.long
 def test_list_that_brokers_would_not_take_is_refused_before_anything_is_set(file: JournalFile) -> None:
     partitions = [Partition("orders", number) for number in range(5_000)]
     cluster = FakeCluster(dict.fromkeys(partitions, (1,)))
@@ -573,6 +574,7 @@ def test_second_verify_leaves_alone_what_has_the_same_names(file: JournalFile) -
     assert cluster.throttles == Standing({}, {"orders": {FOLLOWER_REPLICAS: "0:2"}})
 
 
+@pytest.mark.long
 @given(
     kills=st.lists(st.integers(1, 40), max_size=4),
     throttles=st.lists(st.sampled_from([50, 100]), min_size=5, max_size=5),

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import yaml
 
 from tests.deploy.files import DEPLOY
@@ -38,9 +37,24 @@ def rendered(folder: Path) -> Iterator[Manifest]:
         yield from rendered(path) if path.is_dir() else documents(path)
 
 
+class Invalid(Exception):
+    """A manifest is not as its schema wants it."""
+
+
+class SchemaMissing(Exception):
+    """Kubernetes itself has no such kind: an operator brings it."""
+
+
 def validate(manifest: Manifest) -> None:
-    """Check a manifest strictly, by the schemas of Kubernetes. Raises ValidationError, or SchemaNotFoundError."""
-    kubernetes_validate.validate(manifest, VERSION, strict=True)
+    """Check a manifest strictly, by the schemas of Kubernetes. Raises Invalid or SchemaMissing."""
+    import kubernetes_validate  # it takes seconds, also where these tests are only collected
+
+    try:
+        kubernetes_validate.validate(manifest, VERSION, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        raise Invalid(str(error)) from error
+    except kubernetes_validate.SchemaNotFoundError as error:
+        raise SchemaMissing(str(error)) from error
 
 
 def sidecar_of(pod: Manifest) -> Manifest:

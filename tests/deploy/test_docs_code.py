@@ -244,6 +244,7 @@ def test_paths_named_in_a_page_are_there(page: Path) -> None:
         assert (ROOT / f"{module.removeprefix('weir.').replace('.', '/')}.py").exists(), module
 
 
+@pytest.mark.long
 def test_pages_named_in_code_are_there() -> None:
     for path, text in code(with_tests=True).items():
         for page, anchor in re.findall(r"\b((?:docs|bench)/\w+\.md)(?:#([\w-]+))?", text):
@@ -251,6 +252,7 @@ def test_pages_named_in_code_are_there() -> None:
             assert not anchor or anchor in anchors(ROOT / page), f"{path}: {page}#{anchor}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", COUNTED, ids=lambda page: page.name)
 def test_names_in_a_page_are_in_the_code(page: Path) -> None:
     """Names with an underscore: of events in the log, columns, functions and settings."""

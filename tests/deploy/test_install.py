@@ -16,6 +16,8 @@ from tests.one_name import files_of_two_modules
 from tests.proxy.test_config_limits import BASE
 from weir.cli.version import __version__
 
+pytestmark = pytest.mark.long
+
 WAYS = ("wheel", "sdist", "clone", "editable")
 # A limiter of somebody's that uses a package with the name of a room.
 MINE = """

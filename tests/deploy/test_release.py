@@ -24,6 +24,8 @@ from weir.cli import demo
 from weir.cli.version import __version__
 from weir.lab.release import bill_of, licences
 
+pytestmark = pytest.mark.long
+
 PROJECT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 30.0
 

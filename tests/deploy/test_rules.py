@@ -22,6 +22,7 @@ def test_rules_and_scrape_configuration_are_valid() -> None:
     promtool("check", "config", CONFIGURATION)
 
 
+@pytest.mark.long
 @needs("promtool")
 def test_rules_fire_when_they_should_and_are_silent_when_not() -> None:
     promtool("test", "rules", *RULE_TESTS)

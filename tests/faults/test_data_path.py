@@ -218,6 +218,7 @@ async def test_a_broker_that_reads_nothing_stops_the_reading_from_its_client() -
         assert len(await broker.receive(12 + sent)) == 12 + sent
 
 
+@pytest.mark.long
 async def test_many_stuck_clients_cost_a_small_buffer_each() -> None:
     async with beside_another() as (relay, *_):
         relay.pool.large_limit = 4
@@ -252,6 +253,7 @@ async def test_silent_clients_and_silent_brokers_cost_nothing() -> None:
             await its_broker.expect_end()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("asked", [produce(1, -1, version=9), fetch(1, 5)], ids=["produce", "fetch"])
 async def test_a_client_that_sends_byte_by_byte_is_served(asked: bytes) -> None:
     async with beside_another() as (relay, client, broker):

@@ -1,9 +1,13 @@
 import struct
 from pathlib import Path
 
+import pytest
+
 from tests.lab.curves import by_second, steady
 from weir.lab.capture_chart import draw_shared_link
 from weir.lab.chart import draw_rates
+
+pytestmark = pytest.mark.long
 
 
 def size_of(path: Path) -> tuple[int, int]:

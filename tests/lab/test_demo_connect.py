@@ -13,6 +13,8 @@ from weir.lab.connect_chart import draw_sinks
 from weir.lab.demo_connect import FREE, LIMITED, Plan, Seen, promises
 from weir.lab.received import Series
 
+pytestmark = pytest.mark.long
+
 PLAN = Plan(records=10_000, chart=Path("chart.png"))
 LINES = [f"{number:06d}" for number in range(PLAN.records)]
 JOINED = "".join(f"groupId=connect-{name}] Successfully joined group with generation\n" for name in (LIMITED, FREE))

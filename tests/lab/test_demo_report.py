@@ -40,6 +40,7 @@ def test_page_without_samples_is_refused(tmp_path: Path) -> None:
         write_page(tmp_path, tmp_path / "tables", tmp_path / "page.html")
 
 
+@pytest.mark.long
 def test_command_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
     with pytest.raises(LabError, match=r"^weir report html failed: .*--input: .* is no folder"):
         demo_report._weir_report("html", "--input", tmp_path / "tables", "--output", tmp_path / "page.html")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 import tracemalloc
 
+import pytest
+
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Follower, Leader, Log
 from weir.lag.asked_topic import Asker
 from weir.lag.tracker import LagTracker
 from weir.quota.removed_replicas import RemovedReplicas
 from weir.quota.throttle import Throttle
+
+pytestmark = pytest.mark.long
 
 LAG_TIME_MAX = 30.0
 FOLLOWER = 2

@@ -81,6 +81,7 @@ def test_a_limit_that_changes_in_a_pause_spreads_what_is_owed_anew(new: float | 
     assert limiter.throttle_time() == pytest.approx(pause)
 
 
+@pytest.mark.long
 @given(
     limit=st.sampled_from([100.0, 1_000.0, 50_000.0]),
     polls=st.lists(st.tuples(st.floats(0.6, 1), st.floats(0, LATE_SECONDS * 0.9)), min_size=60, max_size=120),

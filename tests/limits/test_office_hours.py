@@ -5,8 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.installed import PROJECT, Environment
 from tests.proxy.test_config_limits import BASE
+
+pytestmark = pytest.mark.long
 
 EXAMPLE = PROJECT / "docs" / "examples" / "office-hours"
 

@@ -31,7 +31,7 @@ FOR_FEW_LINES: dict[str, bool | float | int | str | None] = {
 NO_PYTHON = "/nowhere/python"
 """The Python of the executors: a job that asks for one fails, for they are to need nothing but Spark."""
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 """Java's fast compiler alone. It would have 48 MB for its code, which are full after some tests, and then stop."""
 
 

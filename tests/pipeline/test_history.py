@@ -41,6 +41,7 @@ def two_sides(broker_id: int, leader: float, follower: float, start: datetime = 
     return [broker_rate(broker_id, "leader", leader, start), broker_rate(broker_id, "follower", follower, start)]
 
 
+@pytest.mark.long
 def test_bytes_in_are_those_of_the_busiest_minute_of_the_busiest_broker(tmp_path: Path) -> None:
     """R = 3: what a leader sends went out twice, and what a follower receives came in once."""
     rows = [*two_sides(1, 10, 20), *two_sides(2, 6, 20), *two_sides(2, 40, 10, START + MINUTE)]
@@ -142,6 +143,7 @@ def test_growth_is_not_known_from_a_day(tmp_path: Path) -> None:
     assert read(tmp_path).growth is None
 
 
+@pytest.mark.long
 def test_log_size_is_what_came_into_a_broker_during_the_retention(tmp_path: Path) -> None:
     write_rates(tmp_path, [*hours(1, *[900] * 5, *[30] * 10), *hours(2, *[900] * 5, *[60] * 10)])
     assert read(tmp_path, retention_seconds=36_000).log_size == about(45 * 36_000)

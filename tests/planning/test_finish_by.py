@@ -98,12 +98,14 @@ def moves(draw: st.DrawFn) -> Simulated:
     return Simulated(net * seconds, seconds, inflow, part=draw(st.floats(0.9, 1.0)), stalled=stalled)
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(moves())
 def test_move_ends_within_three_percent_of_its_deadline(move: Simulated) -> None:
     assert move.run() == pytest.approx(move.seconds, rel=0.03)
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(moves(), st.floats(0.1, 2), st.floats(1, 4))
 def test_rate_changes_seldom_and_enough_and_stays_within_its_limits(

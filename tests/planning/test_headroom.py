@@ -111,6 +111,7 @@ def shared(draw: st.DrawFn) -> Shared:
     return Shared(at(wishes), at(inflows))
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(shared(), st.floats(0.01, 0.5), st.floats(0.01, 1.5))
 def test_rates_keep_to_their_limits_and_above_what_producers_write(link: Shared, lowest: float, more: float) -> None:
@@ -129,6 +130,7 @@ def test_rates_keep_to_their_limits_and_above_what_producers_write(link: Shared,
             assert limits.lowest <= rate <= limits.highest
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(shared())
 def test_rates_settle_at_what_clients_leave_and_clients_get_what_they_want(link: Shared) -> None:
@@ -143,6 +145,7 @@ def test_rates_settle_at_what_clients_leave_and_clients_get_what_they_want(link:
         assert len(set(link.rates[45:])) == 1
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(parts, parts, st.floats(-0.02, 0.02), st.floats(-0.02, 0.02))
 def test_rates_do_not_swing_after_a_change(before: float, after: float, first: float, second: float) -> None:
@@ -175,6 +178,7 @@ def test_rate_rises_in_steps_and_only_when_others_have_left_room_for_long() -> N
     assert link.rates[-1] == pytest.approx(PART * CAPACITY, rel=0.05)
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None)
 @given(st.floats(0.2, 1.0), st.floats(0, 0.8), st.floats(0.87, 1.0))
 def test_link_that_carries_less_than_stated_is_left_free_and_used_up(real: float, busy: float, part: float) -> None:

@@ -398,7 +398,7 @@ class OthersMeanwhile(RuleBasedStateMachine):
         return settings.rates, lists
 
 
-TestOthersMeanwhile = OthersMeanwhile.TestCase
+TestOthersMeanwhile = pytest.mark.long(OthersMeanwhile.TestCase)
 
 
 @given(st.sets(BROKERS, min_size=1), st.sets(BROKERS), st.sampled_from([None, "1", "100"]))

@@ -133,6 +133,7 @@ def clusters(
     }, brokers
 
 
+@pytest.mark.long
 @given(clusters())
 def test_no_replica_is_lost_and_racks_are_used_as_evenly_as_can_be(
     cluster: tuple[dict[Partition, Brokers], Racks],
@@ -173,6 +174,7 @@ def fewest_moves(current: Mapping[Partition, Brokers], brokers: Racks) -> int:
     return least
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(clusters(most_brokers=4, most_partitions=4, with_racks=False))
 def test_without_racks_no_balanced_assignment_moves_fewer_replicas(

@@ -125,6 +125,7 @@ def test_broker_lists_that_name_no_brokers_are_refused(text: str, sentence: str)
 IDS = st.integers(0, 2**31 - 1)
 
 
+@pytest.mark.long
 @given(
     st.dictionaries(
         st.builds(Partition, st.text(min_size=1), IDS),

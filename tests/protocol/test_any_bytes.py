@@ -3,6 +3,7 @@
 import contextlib
 import struct
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,6 +101,7 @@ def test_request_of_any_bytes_is_read_or_raises_a_protocol_error(version: int, d
     read_request(data, cuts)
 
 
+@pytest.mark.long
 @settings(max_examples=80)
 @given(requests(), EDITS, st.none() | ANY_VERSION, CUTS)
 def test_request_edited_anywhere_is_read_or_raises_a_protocol_error(
@@ -121,6 +123,7 @@ def test_response_of_any_bytes_is_scanned_or_raises_a_protocol_error(
     read_response(version, data, cuts, most)
 
 
+@pytest.mark.long
 @settings(max_examples=80)
 @given(
     st.sampled_from(VERSIONS), st.sampled_from(VERSIONS), fetch_data.topics, EDITS, CUTS, st.sampled_from((None, 0, 3))

@@ -52,6 +52,7 @@ batches = st.tuples(st.sampled_from([NONE, GZIP, LZ4]), st.lists(st.integers(0, 
 cuts = st.lists(st.integers(0, 5000), max_size=5).map(tuple)
 
 
+@pytest.mark.long
 @given(found=st.lists(batches, max_size=8), cuts=cuts, tail=st.integers(0, 200))
 def test_magic_2_has_as_many_records_as_kafka_python_reads(
     found: list[tuple[int, list[int]]], cuts: tuple[int, ...], tail: int

@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer import FetchRequest as TheirRequest
@@ -25,6 +26,8 @@ from weir.protocol.fetch import (
 from weir.protocol.fetch_request import replica_id_steps
 from weir.protocol.response_scanner import FetchResponseScanner, ResponseHead
 from weir.protocol.steps import at_once
+
+pytestmark = pytest.mark.long
 
 TheirTopic = TheirResponse.FetchableTopicResponse
 TheirPartition = TheirTopic.PartitionData

@@ -60,6 +60,7 @@ def refusal(data: bytes, version: int) -> TooMany:
     return decoding.value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
 def test_request_of_as_many_topics_as_are_decoded_is_decoded(version: int) -> None:
     data = frame(version, [topic(version, 0)] * MOST_TOPICS)
@@ -83,6 +84,7 @@ def test_request_of_more_partitions_than_are_decoded_is_refused(version: int, to
     assert (error.what, error.count) == ("partitions", MOST_PARTITIONS + 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS_WITH_REPLICA_STATE)
 def test_request_of_many_small_topics_is_refused_where_they_are_passed_several_at_once(version: int) -> None:
     at_limit = [topic(version, 5)] * (MOST_PARTITIONS // 5)
@@ -90,6 +92,7 @@ def test_request_of_many_small_topics_is_refused_where_they_are_passed_several_a
     assert refusal(frame(version, [*at_limit, *[topic(version, 5)] * 8]), version).what == "partitions"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", SESSION_VERSIONS)
 def test_request_that_forgets_more_than_is_decoded_is_refused(version: int) -> None:
     whole = ForgottenTopic(name(version), tuple(range(MOST_PARTITIONS)))
@@ -101,6 +104,7 @@ def test_request_that_forgets_more_than_is_decoded_is_refused(version: int) -> N
     assert refusal(frame(version, [], (none,) * (MOST_TOPICS + 1)), version).what == "topics"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", FLEXIBLE_VERSIONS)
 def test_request_whose_partitions_differ_in_their_tags_counts_their_pieces_as_topics(version: int) -> None:
     plain = bytes(stride(version) - 1)

@@ -76,6 +76,7 @@ def test_request_wrong_count_of_partitions_is_malformed(count: int) -> None:
     assert error.value.offset == PARTITIONS_COUNT_AT
 
 
+@pytest.mark.long
 @given(st.sampled_from(OLD_VERSIONS), fetch_data.request_topics, st.data())
 def test_request_with_any_bytes_changed_decodes_or_raises_a_protocol_error(
     version: int, topics: list[RequestTopic], data: st.DataObject

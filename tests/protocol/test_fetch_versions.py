@@ -64,6 +64,7 @@ def whole(version: int) -> bytes:
     return encode(request(version, topics, forgotten=forgotten, rack_id=rack_id), topics)[4:]
 
 
+@pytest.mark.long
 @given(requests())
 def test_request_of_any_version_decodes_and_encodes_to_its_bytes(made: tuple[FetchRequest, list[AskedTopic]]) -> None:
     expected, topics = made
@@ -75,6 +76,7 @@ def test_request_of_any_version_decodes_and_encodes_to_its_bytes(made: tuple[Fet
     assert encode_fetch_request(decoded) == frame
 
 
+@pytest.mark.long
 @given(requests())
 def test_partitions_of_any_version_are_read_by_their_names(made: tuple[FetchRequest, list[AskedTopic]]) -> None:
     expected, topics = made
@@ -95,6 +97,7 @@ def test_partitions_of_any_version_are_read_by_their_names(made: tuple[FetchRequ
     ]
 
 
+@pytest.mark.long
 @given(requests(), st.integers(0, 2**31 - 1))
 def test_nothing_but_partition_max_bytes_is_altered(
     made: tuple[FetchRequest, list[AskedTopic]], max_bytes: int
@@ -220,6 +223,7 @@ def test_replica_state_too_short_for_an_id_is_malformed() -> None:
     assert error.value.offset == len(frame) - 4 - 3
 
 
+@pytest.mark.long
 @given(requests(), st.data())
 def test_request_with_any_bytes_changed_decodes_or_raises_a_protocol_error(
     made: tuple[FetchRequest, list[AskedTopic]], data: st.DataObject

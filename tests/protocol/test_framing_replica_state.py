@@ -113,6 +113,7 @@ def test_only_a_replica_state_with_an_id_makes_a_replica(tags: bytes, replica_id
     assert isinstance(event, ReplicaFetch if replica_id >= 0 else Expect)
 
 
+@pytest.mark.long
 @given(st.lists(requests(VERSIONS), min_size=1, max_size=5), st.lists(st.integers(0, 5000), max_size=20))
 def test_any_fetches_in_any_chunks_are_told_apart(
     made: list[tuple[FetchRequest, list[AskedTopic]]], cuts: list[int]

@@ -259,6 +259,7 @@ KINDS = st.one_of(
 )
 
 
+@pytest.mark.long
 @given(st.lists(KINDS, min_size=1, max_size=8), st.lists(st.integers(0, 2000), max_size=30))
 def test_any_requests_in_any_chunks_reach_the_broker_whole(requests: list[tuple[bytes, bool]], cuts: list[int]) -> None:
     """However the bytes are cut, all arrive in order, and as many answers are expected as in one piece."""
@@ -275,6 +276,7 @@ def test_any_requests_in_any_chunks_reach_the_broker_whole(requests: list[tuple[
     ]
 
 
+@pytest.mark.long
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=10))
 def test_any_bytes_either_pass_or_end_in_a_protocol_error(data: bytes, cuts: list[int]) -> None:
     stream = RequestStream(fetch_size_limit=1000)

@@ -263,6 +263,7 @@ def test_a_scanned_response_passes_at_once_in_the_middle_of_records(version: int
     assert scanner.topics == scanned(topics, {b"t"} if is_walked else (), version)
 
 
+@pytest.mark.long
 @given(
     st.sampled_from(VERSIONS),
     st.lists(st.tuples(fetch_data.topics, st.booleans(), st.booleans()), min_size=1, max_size=4),

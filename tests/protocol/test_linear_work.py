@@ -57,6 +57,7 @@ def test_response_head_of_many_tags_is_malformed_as_soon_as_they_are_counted() -
         scan(data[:10])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("api_key", "version", "behind_tags"), [(1, 12, struct.pack(">iii", 5, 500, 1)), (0, 9, b"")])
 def test_request_head_byte_by_byte_takes_time_in_proportion_to_its_size(
     api_key: int, version: int, behind_tags: bytes

@@ -93,6 +93,7 @@ def test_response_of_kafka_python_is_read(
     ]
 
 
+@pytest.mark.long
 @given(
     version=st.sampled_from((1, 2, 3, 4, 5, 10, 11, 12)),
     brokers=st.lists(brokers, max_size=3),

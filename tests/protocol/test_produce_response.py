@@ -14,6 +14,7 @@ Partition = ProduceResponse.TopicProduceResponse.PartitionProduceResponse
 texts = st.none() | st.text(max_size=200)
 
 
+@pytest.mark.long
 @given(
     version=st.integers(5, 13),
     partitions=st.integers(0, 5),

@@ -65,6 +65,7 @@ transactions = st.builds(Partition.AbortedTransaction, producer_id=st.integers(0
 leaders = st.none() | st.builds(Partition.LeaderIdAndEpoch, leader_id=st.integers(0, 9), leader_epoch=st.integers(0, 9))
 
 
+@pytest.mark.long
 @given(
     version=st.integers(4, 18),
     topics=topics,
@@ -211,6 +212,7 @@ def share_fetched(number: int, acquired: list[tuple[int, int]], records: bytes |
     return frame(head + struct.pack(">i", 30_000) + varint(2) + topic + varint(1) + b"\x00")
 
 
+@pytest.mark.long
 @given(cuts)
 def test_records_that_a_share_group_s_member_acquired_are_counted(cuts: tuple[int, ...]) -> None:
     """It is given whole batches, of which other members may have some records."""

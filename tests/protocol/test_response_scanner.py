@@ -197,6 +197,7 @@ def test_records_cut_tail_is_told_from_whole_batches(magic: int) -> None:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", [3, 7, 12, 17])
 @pytest.mark.parametrize("active", [(), (0,), (1999,), (1000,), (3, 4, 5, 900), tuple(range(0, 2000, 2))])
 @pytest.mark.parametrize("chunk", [1_000_000, 4096, 37])
@@ -247,6 +248,7 @@ def test_topic_name_of_32767_bytes_is_seen_in_any_chunks() -> None:
         assert scanner.topics == scanned(topics, ())
 
 
+@pytest.mark.long
 @given(
     st.sampled_from(VERSIONS),
     fetch_data.topics,

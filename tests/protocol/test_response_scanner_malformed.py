@@ -59,6 +59,7 @@ def changed(offset: int, layout: str, value: int) -> MalformedFrame:
     return error_of(bytes(frame))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
 def test_response_frame_cut_anywhere_is_malformed(version: int) -> None:
     """The size field says less than the counts within: what follows is the next response, not this one's."""
@@ -86,6 +87,7 @@ def test_response_size_without_room_for_a_correlation_id_is_invalid(size: int) -
     assert error.value.size == size
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("extra", [1, 2, 1000])
 @pytest.mark.parametrize("topics", [[], TOPICS])
@@ -145,6 +147,7 @@ def test_response_that_would_outgrow_a_frame_is_too_large() -> None:
     assert (error.value.size, error.value.limit) == (2**31 + 22, 2**31 - 1)
 
 
+@pytest.mark.long
 @given(
     st.sampled_from(VERSIONS),
     fetch_data.topics,

@@ -34,6 +34,7 @@ MANY_PARTITIONS = [[10_240] * 103] * 64
 CUT_HEADERS = [[BUFFER - 28 - 18 - 9], *[[BUFFER - 18]] * 1024]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("walk", [(), {b"orders"}], ids=["stepped over", "walked"])
 @pytest.mark.parametrize(
     "records", [ONE_PARTITION, MANY_PARTITIONS, CUT_HEADERS], ids=["one partition", "many", "cut headers"]

@@ -36,6 +36,7 @@ def appended(version: int) -> bytes:
     return encode_response_topics(version, [ResponseTopic(name, entries)])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("count", "version"),
     [*((count, version) for count in (125, 126, 127, 128) for version in FLEXIBLE), (16_382, 12)],
@@ -99,6 +100,7 @@ def test_header_tags_pass_and_too_many_are_malformed(version: int) -> None:
         FetchResponseScanner(version, 7).receive(memoryview(frame(whole[4:8] + many + whole[9:])))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "partition",
     [

@@ -59,6 +59,7 @@ class Verdicts:
         return verdict
 
 
+@pytest.mark.long
 @given(
     st.sampled_from(VERSIONS),
     fetch_data.topics,

@@ -296,6 +296,7 @@ async def test_admin_unknown_call_is_refused_in_json(client: Client, method: str
     assert path in body["error"]
 
 
+@pytest.mark.long
 async def test_admin_changes_at_the_same_time_are_each_whole(client: Client) -> None:
     patches = [client.call("PATCH", "/v1/throttle", {"topics": {f"t{n}": {LEADER_REPLICAS: "*"}}}) for n in range(20)]
     assert {status for status, _ in await asyncio.gather(*patches)} == {200}

@@ -152,6 +152,7 @@ async def test_lag_without_room_is_logged_once_in_a_while(
     assert events(caplog) == ["lag_evicted"]
 
 
+@pytest.mark.long
 async def test_assignments_of_20000_partitions_never_hold_the_loop_for_long() -> None:
     partitions = [
         Partition(partition_index=number, leader_id=1, replica_nodes=[1, 2, 3], isr_nodes=[1, 2], offline_replicas=[])

@@ -360,6 +360,7 @@ async def test_it_steps_out_where_the_broker_no_longer_takes_its_certificate(
         assert not packet_filter.is_alive
 
 
+@pytest.mark.long
 async def test_broker_that_does_not_run_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its followers wait for it wherever the sidecar is."""
     monkeypatch.setattr("weir.proxy.capture.capture.REFRESH_SECONDS", 0.01)

@@ -131,6 +131,7 @@ def rules_of(hosts: Hosts, **more: Any) -> dict[str, Any]:
 class TestKernel:
     pytestmark = NEEDS_KERNEL
 
+    @pytest.mark.long
     def test_brokers_are_led_through_and_all_others_are_not(self, kernel: Kernel) -> None:
         hosts = kernel.hosts
         kernel.set(rules_of(hosts))
@@ -147,6 +148,7 @@ class TestKernel:
         own = kernel.hosts.address(1)
         assert kernel.reach(3, own) == f"19093 {own}:{PORT}"
 
+    @pytest.mark.long
     def test_rules_are_gone_with_the_process_that_was_killed(self, kernel: Kernel) -> None:
         holder = kernel.set(rules_of(kernel.hosts))
         assert "weir_1" in kernel.hosts.run(1, "nft", "list", "tables")
@@ -155,6 +157,7 @@ class TestKernel:
         assert kernel.hosts.run(1, "nft", "list", "tables") == ""
         assert kernel.reach(2, kernel.hosts.address(1)) == f"{PORT} None"
 
+    @pytest.mark.long
     def test_rules_match_nothing_when_a_process_hangs(self, kernel: Kernel) -> None:
         from time import sleep
 
@@ -165,6 +168,7 @@ class TestKernel:
         assert "weir_1" in kernel.hosts.run(1, "nft", "list", "tables")
         assert kernel.reach(2, kernel.hosts.address(1)) == f"{PORT} None"
 
+    @pytest.mark.long
     def test_two_brokers_of_one_machine_are_told_apart_by_their_users(self, kernel: Kernel) -> None:
         """Both fetch from host 2, and from each other."""
         hosts = kernel.hosts
@@ -182,6 +186,7 @@ class TestKernel:
         assert kernel.reach(1, second, mark=mark_of(2)) == f"{PORT} None"
         assert kernel.reach(1, peer, user=1003) == f"{PORT} None"
 
+    @pytest.mark.long
     def test_leftover_without_an_owner_is_removed_and_a_running_sidecars_is_not(self, kernel: Kernel) -> None:
         weir = [sys.executable, "-m", "weir", "capture", "remove"]
         rules = CaptureRules(7, PORT, {4: 19093}, {4: 19092})

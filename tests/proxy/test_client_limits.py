@@ -79,6 +79,7 @@ async def test_old_clients_are_limited_by_holds_alone() -> None:
         await broker.receive_frame()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("records", "told"), [(50, 0), (1800, 0), (1900, 1000)])
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 async def test_a_producer_is_told_of_what_cannot_be_held_alone(version: int, records: int, told: int) -> None:
@@ -89,6 +90,7 @@ async def test_a_producer_is_told_of_what_cannot_be_held_alone(version: int, rec
         assert read_produced(got, version).throttle_time_ms == (told if version >= 6 else 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 @pytest.mark.parametrize("throttle_time_ms", [0, 5000])
 async def test_answers_pass_as_they_are(version: int, throttle_time_ms: int) -> None:
@@ -100,6 +102,7 @@ async def test_answers_pass_as_they_are(version: int, throttle_time_ms: int) -> 
             assert await found.passes_with(client, broker, fetch(number, version), answer) == answer
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 @pytest.mark.parametrize("epoch", [-1, 0, 3])
 async def test_a_fetch_whose_pause_is_longer_than_it_can_be_held_is_answered_without_records(
@@ -140,6 +143,7 @@ async def test_a_produce_is_never_held_for_longer_than_its_client_waits() -> Non
         assert found.stage.holds_cut["passed"] == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("version", "session"), [(4, (0, -1)), (12, (0, -1)), (12, (0, 0))])
 @pytest.mark.parametrize(("max_wait_ms", "held"), [(0, 0.11), (500, 0.51), (1000, 1.01), (9000, 9.01)])
 async def test_a_fetch_without_a_session_is_answered_after_its_wait(
@@ -200,6 +204,7 @@ async def test_a_fetch_without_a_session_gives_way_to_what_its_client_sends_behi
         await broker.expect(heartbeat)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 @pytest.mark.parametrize("count", [1, 300])
 async def test_an_answer_without_records_lists_what_was_asked_for(version: int, count: int) -> None:

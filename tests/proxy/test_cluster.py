@@ -91,6 +91,7 @@ async def test_cluster_partition_with_an_error_is_not_known(broker: Broker, watc
     assert watched.told_of("in_sync") == [ORDERS_IN_SYNC, {}]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("topic_count", [1, 200])
 async def test_cluster_of_20000_partitions_never_holds_the_loop_for_long(topic_count: int) -> None:
     count = 20_000 // topic_count
@@ -127,6 +128,7 @@ async def test_cluster_that_fails_publishes_nothing_known_and_is_asked_again(
     assert caplog.records[-1].msg == "cluster_poll_recovered"
 
 
+@pytest.mark.long
 async def test_cluster_that_does_not_answer_is_asked_again_on_a_new_connection(
     broker: Broker, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +216,7 @@ async def test_cluster_that_refuses_min_isr_still_tells_the_isr_and_is_warned_of
     assert (warned.msg, str(warned.__dict__["weir_fields"]["error"])) == ("min_isr_refused", said)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["configs_silent", "configs_garbage"])
 async def test_cluster_whose_min_isr_is_not_answered_tells_the_isr_and_keeps_what_was_known(
     broker: Broker,

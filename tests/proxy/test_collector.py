@@ -155,6 +155,7 @@ ENDS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ENDS)
 async def test_a_link_that_ends_leaves_nothing_for_the_collector(what: str) -> None:
     end, rate = ENDS[what], 0 if "held" in what else 10**9
@@ -180,6 +181,7 @@ async def test_a_link_that_ends_leaves_nothing_for_the_collector(what: str) -> N
         assert not throttle.links
 
 
+@pytest.mark.long
 async def test_a_connection_that_changes_its_version_leaves_nothing_for_the_collector() -> None:
     async with relaying() as relay:
         relay.relay.throttle = Throttle("leader", 1, time.monotonic)
@@ -240,6 +242,7 @@ def test_all_objects_are_looked_at_when_memory_has_doubled() -> None:
         assert machine.looks == looks
 
 
+@pytest.mark.long
 async def test_while_it_runs_python_looks_at_young_objects_only() -> None:
     before = gc.get_threshold()
     collector = Collector(lambda: True, resident_bytes)

@@ -221,6 +221,7 @@ async def test_sink_that_fails_counts_the_sample_and_the_other_sink_gets_it(
     assert "sample_failed" in caplog.text
 
 
+@pytest.mark.long
 async def test_sample_of_20000_partitions_never_holds_the_loop_for_long(exporting: Exporting) -> None:
     longest = []
     exporting.exporter.start()

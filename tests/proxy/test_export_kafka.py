@@ -158,6 +158,7 @@ async def test_sample_that_failed_is_sent_again_by_another_producer(producer: ty
     assert producer.made == 3
 
 
+@pytest.mark.long
 async def test_producer_that_cannot_stop_is_cut_off(producer: type[Producer]) -> None:
     producer.stop_hangs = True
     sink, stats = sink_of()

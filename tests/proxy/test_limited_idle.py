@@ -8,6 +8,8 @@ from tests.limits.limiters import rule
 from tests.proxy.limit_world import Task, World
 from weir.limits.rules import Per
 
+pytestmark = pytest.mark.long
+
 LIMIT = 1000
 RECORDS = 50
 BEGIN, SECONDS = 10.0, 30.0

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,8 @@ from weir.limits.built_in import LATE_SECONDS
 from weir.limits.holds import HOLDS
 from weir.limits.rules import Per, Rule
 from weir.proxy.limits.gate import MOST_TOLD_PRODUCE_SECONDS
+
+pytestmark = pytest.mark.long
 
 BEGIN, AFTER = 8.0, 14.0  # seconds before and after what happens
 WINDOW = 3.0

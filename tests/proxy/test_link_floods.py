@@ -40,11 +40,13 @@ async def flood(relay: Relaying, data: bytes, clients: int) -> None:
     assert gaps[0] < LONGEST_GAP_SECONDS, gaps[:5]
 
 
+@pytest.mark.long
 async def test_requests_without_answers_by_the_thousand_leave_the_loop_to_others() -> None:
     async with relaying() as relay:
         await flood(relay, b"".join(produce(number, 0) for number in range(3000)), 4)
 
 
+@pytest.mark.long
 async def test_requests_by_the_thousand_leave_the_loop_to_others() -> None:
     async with relaying() as relay:
         await flood(relay, b"".join(request(3, 0, number) for number in range(MOST_PENDING // 2)), 8)
@@ -86,6 +88,7 @@ async def test_fetches_pipelined_without_an_end_are_not_read_while_none_is_answe
         assert broker.has_nothing()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("half_closes", [False, True])
 async def test_what_waits_for_its_turn_is_not_lost_when_its_client_ends(half_closes: bool) -> None:
     data = b"".join(produce(number, 0) for number in range(5000))

@@ -77,6 +77,7 @@ def is_working(relay: Relaying) -> bool:
     return any(link.connection.work is not None for link in relay.listener.links)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_no_turn_of_the_loop_is_long_while_a_large_fetch_is_taken_in_and_settled(version: int) -> None:
     asked, answer = large_fetch(version), large_answer(version)
@@ -129,6 +130,7 @@ async def test_another_link_is_served_while_a_large_fetch_is_worked_on(what: str
             await client.expect(response(2))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("turns", [0, 1, 5, 20])
 @pytest.mark.parametrize("what", ["request", "response"])
 async def test_a_connection_that_ends_half_way_leaves_nothing_behind(what: str, turns: int) -> None:

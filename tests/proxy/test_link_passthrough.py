@@ -46,6 +46,7 @@ def random_requests(rng: random.Random, count: int) -> tuple[bytes, list[int]]:
     return b"".join(data), answered
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 async def test_requests_and_responses_in_any_pieces_arrive_byte_for_byte(
     seed: int, monkeypatch: pytest.MonkeyPatch

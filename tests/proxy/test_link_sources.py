@@ -62,6 +62,25 @@ async def test_who_is_judged_otherwise_while_answers_are_due_is_closed() -> None
         assert (relay.stats.relay_errors, relay.stats.throttle_errors) == (0, 0)
 
 
+async def test_who_fetches_with_another_id_is_planned_as_another_follower() -> None:
+    """Else a quota of some followers would not cover who began as somebody else."""
+    async with relaying() as relay:
+        client, broker = await relay.connect(fetch(1, 99))
+        await broker.send(fetch_response(1))
+        await client.expect(fetch_response(1))
+        await round_trip(client, broker, 2)
+        await round_trip(client, broker, 3)
+        assert [call[1] for call in relay.throttle.calls if call[0] == "link"] == [99, 5]
+
+
+async def test_who_takes_another_id_while_answers_are_due_is_closed() -> None:
+    async with relaying() as relay:
+        client, broker = await relay.connect(fetch(1, 99))
+        await client.send(fetch(2, 5))
+        await client.expect_end()
+        await broker.expect_end()
+
+
 def at(address: str) -> frozenset[IPAddress]:
     found = numeric_address(address)
     assert found is not None

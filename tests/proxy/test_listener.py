@@ -355,6 +355,7 @@ async def test_drain_gives_a_client_that_does_not_close_a_moment_only(monkeypatc
             await client.send(b"x" * 100)
 
 
+@pytest.mark.long
 async def test_nothing_of_a_closed_connection_stays_in_memory() -> None:
     async with relaying() as relay:
         for _ in range(3):

@@ -165,6 +165,7 @@ def test_log_lines_that_nobody_reads_stop_no_one_and_those_dropped_are_counted()
     assert not handler._writing.is_alive()
 
 
+@pytest.mark.long
 def test_log_handler_that_is_closed_waits_no_longer_than_two_seconds_for_a_reader() -> None:
     stream = Unread()
     handler = WriterHandler(stream)

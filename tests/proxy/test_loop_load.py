@@ -12,6 +12,8 @@ from weir.proxy.admin.troubles import troubles
 from weir.proxy.loop_load import TICK_SECONDS, WINDOW_SECONDS, LoopLoad, worked_by_this_thread
 from weir.quota.topic_names import TopicNames
 
+pytestmark = [pytest.mark.long, pytest.mark.newest]
+
 ON_BOTH_LOOPS = True
 
 

@@ -305,6 +305,7 @@ async def test_metrics_counters_that_grow_between_slices_do_no_harm(monkeypatch:
     assert list(parse_text(text))
 
 
+@pytest.mark.long
 async def test_metrics_at_20000_partitions_never_hold_the_loop_for_long() -> None:
     side = source("leader", 1)
     for number in range(200):

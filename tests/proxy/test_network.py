@@ -86,6 +86,7 @@ print(json.dumps([after["interfaces"], after["sent_bytes"] - before["sent_bytes"
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(missing() is not None, reason=f"no hosts can be made here: {missing()}")
 def test_kernel_counts_what_passes_no_sidecar() -> None:
     text = 'broker_id = 1\n[[ingress]]\nlisten = "127.0.0.1:0"\nupstream = "127.0.0.1:1"\n'

@@ -102,6 +102,7 @@ def sent(one: Carrying) -> int:
     return one.pump.moved - sum(map(len, one.pump.unsent))
 
 
+@pytest.mark.long
 async def test_a_follower_that_reads_nothing_has_little_on_its_way() -> None:
     async with carrying() as one:
         one.passage.begin(is_granted=True)
@@ -137,6 +138,7 @@ async def test_a_follower_that_takes_all_at_once_is_not_held_up_by_a_quota_and_s
         assert {most for _, most in one.told} == {0}
 
 
+@pytest.mark.long
 async def test_a_follower_that_takes_long_has_no_more_on_its_way_than_half_a_second_of_what_it_takes() -> None:
     async with carrying() as one:
         one.passage.begin(is_granted=True)
@@ -152,6 +154,7 @@ async def test_a_follower_that_takes_long_has_no_more_on_its_way_than_half_a_sec
         assert one.told[-1][1] <= 20_000
 
 
+@pytest.mark.long
 async def test_while_the_window_has_no_room_bytes_of_a_slow_follower_wait_for_a_second() -> None:
     async with carrying() as one:
         one.room = 0
@@ -165,6 +168,7 @@ async def test_while_the_window_has_no_room_bytes_of_a_slow_follower_wait_for_a_
         assert 0.2 <= asyncio.get_running_loop().time() - begun <= 2.5
 
 
+@pytest.mark.long
 async def test_nothing_passes_to_a_slow_follower_that_asks_while_the_window_has_no_room() -> None:
     async with carrying() as one:
         one.passage.begin(is_granted=True)

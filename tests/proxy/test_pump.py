@@ -183,6 +183,7 @@ async def test_large_reads_are_as_large_as_a_large_buffer(piped: Piped) -> None:
     pump.close()
 
 
+@pytest.mark.long
 async def test_a_pump_whose_target_reads_has_large_buffers_beside_many_that_are_stuck(piped: Piped) -> None:
     for _ in range(piped.pool.large_limit):
         piped.pool.borrow(True, 0)

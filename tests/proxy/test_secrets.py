@@ -16,6 +16,8 @@ import pytest
 from tests.fakes.pki import Authority
 from tests.proxy.test_server import Process, start
 
+pytestmark = pytest.mark.long
+
 READ, WRITE = "planted-read-token-1", "planted-write-token-2"
 SASL, PASSPHRASE, GUESS = "planted-sasl-password-3", "planted-passphrase-4", "planted-wrong-token-5"
 JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required"

@@ -114,6 +114,8 @@ def throttle_of(port: int) -> dict[str, object]:
 RATE = '"leader.replication.throttled.rate"'
 
 
+@pytest.mark.long
+@pytest.mark.newest
 def test_server_reloads_on_sighup_refuses_a_bad_file_and_ends_on_sigterm(run: list[Process], tmp_path: Path) -> None:
     process = start(run, tmp_path / "weir.toml", text(f"{RATE} = 5"))
     assert "role=ingress side=leader" in process.until("event=listening")
@@ -166,6 +168,8 @@ async def test_server_reload_that_meets_a_bug_is_counted_and_the_next_one_is_don
     assert sidecar.sides[0].throttle.settings.rate == 7
 
 
+@pytest.mark.long
+@pytest.mark.newest
 def test_server_ends_on_sigint_with_status_0_and_logs_json(run: list[Process], tmp_path: Path) -> None:
     process = start(run, tmp_path / "weir.toml", text(more="[log]\njson = true"))
     event = json.loads(process.until("admin"))
@@ -173,6 +177,8 @@ def test_server_ends_on_sigint_with_status_0_and_logs_json(run: list[Process], t
     assert process.end(signal.SIGINT) == 0
 
 
+@pytest.mark.long
+@pytest.mark.newest
 def test_server_second_signal_cuts_the_drain_short_with_status_1(run: list[Process], tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as upstream:
         port = upstream.getsockname()[1]
@@ -191,6 +197,8 @@ def test_server_second_signal_cuts_the_drain_short_with_status_1(run: list[Proce
                 assert process.end(signal.SIGTERM) == 1
 
 
+@pytest.mark.long
+@pytest.mark.newest
 def test_server_address_that_is_taken_fails_with_one_sentence(run: list[Process], tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -234,6 +242,8 @@ def test_server_advises_against_root(user: int, captures: bool, advice: str | No
     assert given is None if advice is None else advice in (given or "")
 
 
+@pytest.mark.long
+@pytest.mark.newest
 def test_server_says_once_that_it_runs_as_root(run: list[Process], tmp_path: Path) -> None:
     process = start(run, tmp_path / "weir.toml", text())
     process.until("role=admin")

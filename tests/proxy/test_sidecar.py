@@ -387,6 +387,7 @@ async def test_sidecar_draining_is_not_ready_and_takes_no_connection(broker: Bro
             await asyncio.open_connection(address.host, address.port)
 
 
+@pytest.mark.long
 async def test_sidecar_drain_closes_what_does_not_end_in_time(broker: Broker) -> None:
     broker.silent = True
     async with running(configured(broker, "[limits]\ndrain_seconds = 0.05")) as weir:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import aiohttp
+import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from tests.proxy.limited import SINK, fetch, fetched
@@ -127,6 +128,7 @@ async def test_the_file_s_limits_are_in_force_from_the_start_and_again_after_a_r
         assert sidecar.client_limits.tables == ()
 
 
+@pytest.mark.long
 async def test_limit_with_a_lease_gives_way_to_the_file_s_by_itself() -> None:
     async with serving(LIMIT.format(1e6)) as (sidecar, _):
         consumer, client_id = await Consumer.of(sidecar), "connector-consumer-*"

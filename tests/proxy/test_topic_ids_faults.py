@@ -52,6 +52,7 @@ async def test_resolver_with_nothing_to_ask_has_not_recovered(
     assert naming_broker.connections == 2
 
 
+@pytest.mark.long
 async def test_resolver_gives_a_broker_that_does_not_answer_up_and_keeps_what_it_knows(
     naming_broker: MetadataBroker,
     watched: Watched,
@@ -96,6 +97,7 @@ async def test_resolver_asks_the_next_server_when_one_fails_and_stays_with_it(
         assert events(caplog) == []
 
 
+@pytest.mark.long
 async def test_resolver_asks_the_next_server_when_one_hangs_for_a_second(
     naming_broker: MetadataBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -111,6 +113,7 @@ async def test_resolver_asks_the_next_server_when_one_hangs_for_a_second(
     assert events(caplog) == []
 
 
+@pytest.mark.long
 async def test_servers_that_are_all_slow_are_waited_for(
     naming_broker: MetadataBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +166,7 @@ async def test_resolver_that_fails_is_not_busy_however_often_it_is_woken() -> No
     assert len(rounds) == 1
 
 
+@pytest.mark.long
 async def test_resolver_survives_a_bug_in_what_it_calls(
     naming_broker: MetadataBroker, watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:

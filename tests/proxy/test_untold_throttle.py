@@ -61,6 +61,7 @@ def is_untold(throttle: Throttle) -> bool:
     return throttle.rules.untold()["throttle"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hanging", [METADATA, CONFIGS])
 async def test_nothing_that_is_behind_passes_before_kafkas_throttle_was_read(
     cluster: ThrottleCluster, hanging: int, monkeypatch: pytest.MonkeyPatch

@@ -20,6 +20,8 @@ import pytest
 from tests.proxy.page.made_up import waiting as waiting_status
 from weir.cli.main import main
 
+pytestmark = [pytest.mark.long, pytest.mark.newest]
+
 DEADLINE_SECONDS = 15
 
 

@@ -14,6 +14,8 @@ import pytest
 
 from weir.proxy.watchdog import HANG_SECONDS
 
+pytestmark = [pytest.mark.long, pytest.mark.newest]
+
 CONFIG = """
 broker_id = 1
 [[ingress]]

@@ -147,6 +147,7 @@ def test_turn_that_another_took_first_costs_the_one_passed_over_nothing() -> Non
     assert [turns.ahead_of(link) for link in ("other", "passed over", "first")] == [0, 10, 20]
 
 
+@pytest.mark.long
 @given(data())
 def test_what_is_ahead_is_what_the_claims_in_front_ask_for(drawn: DataObject) -> None:
     """Compared with a sum made anew each time, while claims come, change, lapse and are served."""

@@ -15,6 +15,8 @@ from weir.quota.settings import QuotaSettings, ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
 
+pytestmark = pytest.mark.long
+
 MB = 1_000_000
 SECONDS = 60
 STEP_SECONDS = 0.01

@@ -41,6 +41,7 @@ def received(
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("version", "backlog"), [(3, 30), (7, 30), (13, 60), (13, 150)])
 def test_move_beside_backlog_that_fills_every_answer_has_its_quota(version: int, backlog: int) -> None:
     rate, others = received(version, backlog, 5 * MB)

@@ -32,6 +32,8 @@ from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
 
+pytestmark = pytest.mark.long
+
 RATE = 1_000_000
 BATCH = 30_000
 LIVE_BATCH = 500

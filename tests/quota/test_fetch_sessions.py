@@ -99,6 +99,7 @@ def cluster(
     return Cluster(clock, throttles, hops, leader, SessionFollower(clock, hops[0], offsets, version))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
 def test_neither_side_sends_a_full_fetch_in_the_steady_state(version: int) -> None:
     made = cluster(5 * MB, version=version)
@@ -132,6 +133,7 @@ def test_batches_larger_than_what_is_asked_for_keep_the_quota() -> None:
     assert worst_second(made.follower.received) <= 1.04 * rate + large
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "rates", [(5 * MB, 8 * MB), (8 * MB, 5 * MB), (5 * MB, 5 * MB), (None, 5 * MB), (5 * MB, None)]
 )

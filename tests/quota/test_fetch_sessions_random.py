@@ -9,6 +9,8 @@ from tests.quota.test_fetch_sessions import BATCH, MB, VERSIONS, Cluster, cluste
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttled_replicas import ALL_REPLICAS
 
+pytestmark = pytest.mark.long
+
 RUNS = 250
 NOT_LEADER_OR_FOLLOWER = 6
 RATES: list[tuple[int | None, ...]] = [(MB,), (0,), (5 * MB, MB), (None, MB), (MB, None), (MB, 0), (3 * MB, 3 * MB)]

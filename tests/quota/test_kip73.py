@@ -5,47 +5,69 @@ import math
 import pytest
 
 from tests.fakes.clock import MovedClock
-from weir.quota.budget.kip73 import InvalidQuota, Kip73Budget
+from weir.quota.budget.kip73 import Kip73Quota
+from weir.quota.budget.ledger import StrictLedger
+from weir.quota.budget.quota import Ask, Offer
 from weir.quota.budget.simple_rate import SimpleRate
+from weir.quota.throttled_replicas import NO_PARTITION
+
+_ASK = Ask("link", 2, 0, is_urgent=False, is_live=False, answer_seconds=0.0)
+
+
+class Budget:
+    """A quota, and what its bytes are sampled in."""
+
+    def __init__(
+        self, clock: MovedClock, rate: int | None, window_num: int = 11, window_size_seconds: float = 1.0
+    ) -> None:
+        self.clock = clock
+        self.measured = SimpleRate(clock, window_num, window_size_seconds)
+        self.ledger = StrictLedger(clock, rate)
+        self._quota = Kip73Quota("one", self.ledger, lambda *_: NO_PARTITION, self.measured, clock, window_size_seconds)
+
+    def is_exceeded(self) -> bool:
+        return self._quota.is_exceeded(self.clock())
+
+    def offer(self) -> Offer:
+        return self._quota.offer(_ASK, self.clock())
 
 
 def new_budget(
-    clock: MovedClock, rate: float | None, window_num: int = 11, window_size_seconds: float = 1.0
-) -> tuple[Kip73Budget, SimpleRate]:
-    """A budget, and what its bytes are sampled in."""
-    measured = SimpleRate(clock, window_num, window_size_seconds)
-    return Kip73Budget(clock, rate, measured, window_size_seconds), measured
+    clock: MovedClock, rate: int | None, window_num: int = 11, window_size_seconds: float = 1.0
+) -> tuple[Budget, SimpleRate]:
+    budget = Budget(clock, rate, window_num, window_size_seconds)
+    return budget, budget.measured
 
 
 def test_quota_exceeded_then_time_passes_is_back_below_the_bound() -> None:
     """ReplicationQuotaManagerTest.shouldExceedQuotaThenReturnBackBelowBoundAsTimePasses: 100 B/s, 10 samples of 1 s."""
     clock = MovedClock(0.0)
     budget, measured = new_budget(clock, 100, window_num=10, window_size_seconds=1)
-    assert not budget.is_quota_exceeded()
+    assert not budget.is_exceeded()
 
     clock.move(1.5)
     measured.record(1)
-    assert not budget.is_quota_exceeded()
+    assert not budget.is_exceeded()
     measured.record(149)
-    assert not budget.is_quota_exceeded()  # 150 B in 1.5 s: exactly the quota
+    assert not budget.is_exceeded()  # 150 B in 1.5 s: exactly the quota
     measured.record(1)
     assert measured.rate() == 151 / 1.5
-    assert budget.is_quota_exceeded()
+    assert budget.is_exceeded()
 
     clock.move(0.5)
-    assert not budget.is_quota_exceeded()
+    assert not budget.is_exceeded()
     assert measured.rate() == 151 / 2
 
     clock.move(0.5)
     measured.record(99)
     assert measured.rate() == 250 / 2.5
-    assert not budget.is_quota_exceeded()
+    assert not budget.is_exceeded()
     measured.record(1)
-    assert budget.is_quota_exceeded()
+    assert budget.is_exceeded()
     assert measured.rate() == 251 / 2.5
 
     clock.move(2.0)
-    assert not budget.is_quota_exceeded()
+    assert not budget.is_exceeded()
     assert measured.rate() == 251 / 4.5
 
 
@@ -53,50 +75,41 @@ def test_quota_of_none_is_never_exceeded_and_still_records() -> None:
     clock = MovedClock(10.0)
     budget, measured = new_budget(clock, None)
     measured.record(10**12)
-    assert not budget.is_quota_exceeded()
+    assert not budget.is_exceeded()
     assert measured.rate() == 10**12
-    assert budget.retry_at(clock()) == clock()
-    assert budget.one_window == math.inf
+    assert budget.offer().ready == clock()
+    assert budget.offer().spend == math.inf
 
 
 def test_quota_of_zero_is_exceeded_before_anything_was_recorded() -> None:
     clock = MovedClock(10.0)
     budget, _ = new_budget(clock, 0)
-    assert budget.is_quota_exceeded()
-    assert budget.retry_at(clock()) == clock() + 1.0
+    assert budget.is_exceeded()
+    assert budget.offer().ready == clock() + 1.0
 
 
 def test_quota_of_zero_begins_the_samples_that_a_later_quota_finds() -> None:
     clock = MovedClock(0.0)
     budget, measured = new_budget(clock, 0)
-    assert budget.is_quota_exceeded()
+    assert budget.is_exceeded()
     clock.move(4.0)
-    budget.set_rate(100)
+    budget.ledger.set_rate(100)
     measured.record(400)
-    assert not budget.is_quota_exceeded()
+    assert not budget.is_exceeded()
     measured.record(1)
-    assert budget.is_quota_exceeded()
+    assert budget.is_exceeded()
 
 
 def test_set_rate_changes_the_answer_at_once_and_keeps_what_was_recorded() -> None:
     budget, measured = new_budget(MovedClock(0.0), 100)
     measured.record(150)
-    assert budget.is_quota_exceeded()
-    budget.set_rate(150)
-    assert not budget.is_quota_exceeded()
-    budget.set_rate(149.5)
-    assert budget.is_quota_exceeded()
-    budget.set_rate(None)
-    assert not budget.is_quota_exceeded()
-
-
-@pytest.mark.parametrize("rate", [-1, -0.001, math.nan, math.inf])
-def test_set_rate_that_is_no_quota_is_refused_and_changes_nothing(rate: float) -> None:
-    budget, _ = new_budget(MovedClock(0.0), 100)
-    with pytest.raises(InvalidQuota, match="0 or more bytes a second, not ") as refused:
-        budget.set_rate(rate)
-    assert refused.value.rate is rate
-    assert budget.one_window == 100
+    assert budget.is_exceeded()
+    budget.ledger.set_rate(150)
+    assert not budget.is_exceeded()
+    budget.ledger.set_rate(149)
+    assert budget.is_exceeded()
+    budget.ledger.set_rate(None)
+    assert not budget.is_exceeded()
 
 
 def test_retry_at_within_the_limits_is_when_the_rate_is_back() -> None:
@@ -104,24 +117,24 @@ def test_retry_at_within_the_limits_is_when_the_rate_is_back() -> None:
     budget, measured = new_budget(clock, 100)
     measured.record(150)
     clock.move(1.0)
-    assert budget.retry_at(clock()) == 1.5
+    assert budget.offer().ready == 1.5
     clock.now = 1.499
-    assert budget.is_quota_exceeded()
+    assert budget.is_exceeded()
     clock.now = 1.5
-    assert not budget.is_quota_exceeded()
+    assert not budget.is_exceeded()
 
 
 def test_retry_at_while_exceeded_is_a_tenth_to_a_whole_second_away() -> None:
     clock = MovedClock(5.0)
     budget, measured = new_budget(clock, 100)
     measured.record(10_000)
-    assert budget.retry_at(5.0) == 6.0
+    assert budget.offer().ready == 6.0
     clock.move(99.99)
     budget, measured = new_budget(clock, 100)
     measured.record(101)
-    assert budget.retry_at(clock()) == pytest.approx(clock() + 1.0, abs=0.011)
+    assert budget.offer().ready == pytest.approx(clock() + 1.0, abs=0.011)
     clock.move(1.0)
-    assert budget.retry_at(clock()) == pytest.approx(clock() + 0.1)
+    assert budget.offer().ready == pytest.approx(clock() + 0.1)
 
 
 def test_quota_a_response_at_a_time_averages_to_the_quota() -> None:
@@ -130,8 +143,8 @@ def test_quota_a_response_at_a_time_averages_to_the_quota() -> None:
     budget, measured = new_budget(clock, 5_000)
     passed = 0
     while clock() < 600:
-        if budget.is_quota_exceeded():
-            clock.now = budget.retry_at(clock())
+        if budget.is_exceeded():
+            clock.now = budget.offer().ready
         else:
             measured.record(10_000)
             passed += 10_000

@@ -28,6 +28,7 @@ def test_partition_with_a_large_last_batch_catches_up_beside_live_records(versio
         assert clock.now - start < 5
 
 
+@pytest.mark.long
 def test_links_that_come_at_once_are_all_answered_at_once_and_have_nothing_above_the_quota() -> None:
     """Each has to be asked who is in sync; the batch that the leader returns for it stays on the leader's machine."""
     clock = MovedClock()
@@ -81,3 +82,15 @@ def test_partition_whose_batches_are_not_known_yet_loses_no_turns() -> None:
     offsets = follower.offsets[b"t", 0], follower.offsets[b"t", 1]
     assert sum(offsets) >= 30
     assert max(offsets) - min(offsets) <= 2
+
+
+def test_partitions_take_turns_by_the_bytes_that_came() -> None:
+    """The first answer tells one batch's size. The others are granted 135 KB each, and bring as much: 900 KB."""
+    clock = MovedClock()
+    throttle = Throttle(
+        "leader", 1, clock, ThrottleSettings(900_000, {"a": ALL_REPLICAS, "b": ALL_REPLICAS}, order="round-robin")
+    )
+    logs = {key: Log([900_000] * 40) for key in ((b"b", 0), (b"b", 1), (b"a", 0))}
+    talk = Conversation(clock, throttle.link(2), Leader(logs), Follower(dict.fromkeys(logs, 0), version=4))
+    talk.run(9.5)
+    assert max(talk.follower.offsets.values()) - min(talk.follower.offsets.values()) <= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +23,8 @@ from weir.quota.layers import (
     merge,
     next_expiry,
 )
+
+pytestmark = pytest.mark.long
 
 RATE, REPLICAS = ("rate",), ("topics", "orders", "replicas")
 

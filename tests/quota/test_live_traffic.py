@@ -5,6 +5,8 @@ What is granted goes along with a live record: an answer of its own would be one
 
 from collections.abc import Sequence
 
+import pytest
+
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, requested
 from tests.quota.test_fetch_sessions import BATCH, MB, Cluster, cluster
@@ -14,6 +16,8 @@ from weir.quota.fetch.link import ReplicaLink
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
+
+pytestmark = pytest.mark.long
 
 RATE = 5 * MB
 RECORD = 1_000

@@ -63,6 +63,7 @@ def seconds_to_in_sync(talk: Conversation, partitions: Sequence[int] | None = No
     return [times[partition] for partition in sorted(times)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["strict", "kip73"])
 @pytest.mark.parametrize("version", [2, 3])
 def test_mean_time_to_in_sync_falls_towards_half_of_round_robins(policy: Policy, version: int) -> None:
@@ -79,6 +80,7 @@ def test_mean_time_to_in_sync_falls_towards_half_of_round_robins(policy: Policy,
         assert worst_second(urgent_first.follower.received) <= 1.05 * RATE + largest
 
 
+@pytest.mark.long
 def test_order_is_the_same_when_replicas_are_deleted_and_moved_in_again_over_one_connection() -> None:
     """What was learned of the last, smaller batches may not split the budget between two partitions at a time."""
     clock = MovedClock()
@@ -147,7 +149,7 @@ def test_what_falls_behind_after_the_ranking_is_in_the_order_too() -> None:
     queue, now = talk.link.partitions.queue, talk.clock.now
     catch_up = CatchUp(talk.link.throttle)
     *_, last = queue
-    queue.leave(last)
+    queue.leave(last, returns=False)
     assert last not in set(catch_up.order(queue, now))
     queue.enter(last)
     assert last in set(catch_up.order(queue, now))
@@ -241,6 +243,7 @@ def test_a_link_whose_partition_below_min_isr_brings_nothing_does_not_go_before_
     assert min(taken) > 0.4 * sum(taken)
 
 
+@pytest.mark.long
 def test_grants_in_turn_keep_nothing_of_a_partition_that_is_long_gone() -> None:
     talk = conversation("round-robin", sizes=[BATCHES, BATCHES])
     talk.run(1)

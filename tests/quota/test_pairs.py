@@ -15,6 +15,7 @@ from weir.quota.throttled_replicas import ALL_REPLICAS
 BATCH = 10_300
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("version", "topics"), [(3, 200), (9, 600)])
 def test_hundreds_of_topics_that_move_have_their_quota_beside_unthrottled_backlog(version: int, topics: int) -> None:
     clock, rate, seconds = MovedClock(), 5 * MB, 6.0

@@ -4,6 +4,8 @@ import pytest
 
 from tests.quota.model.judge import must_hold
 
+pytestmark = pytest.mark.long
+
 AT_A_TIME = 50
 
 

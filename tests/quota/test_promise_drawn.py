@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.quota.model.draw import draw
 from tests.quota.model.judge import judge
+
+pytestmark = pytest.mark.long
 
 T = TypeVar("T")
 

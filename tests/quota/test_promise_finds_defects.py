@@ -28,6 +28,8 @@ from weir.quota.settings import QuotaSettings
 from weir.quota.side_quotas import SideQuotas
 from weir.quota.throttled_replicas import ThrottledReplicas
 
+pytestmark = pytest.mark.long
+
 Patch = pytest.MonkeyPatch
 
 
@@ -37,7 +39,7 @@ def place_lost_by_each_return(patch: Patch) -> None:
     enter, returned = GrantQueue.enter, set[ReplicaPartition]()
 
     def noted(queue: GrantQueue, replica: ReplicaPartition) -> None:
-        if replica.was_queued and replica not in queue:
+        if replica in queue._turns and replica not in queue:
             returned.add(replica)
         enter(queue, replica)
 

@@ -7,6 +7,7 @@ from tests.quota.model.judge import judge
 from tests.quota.model.scenario import MB, Partition, Scenario, Seeded, Side
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_promise_of_a_drawn_cluster_holds(seed: int) -> None:
     assert not judge(draw_world(Seeded(seed))).violations, f"python -m bench.promise --world --seed {seed} --depth 1"

@@ -10,6 +10,8 @@ from tests.quota.model.rebalance import MB, Rebalance, play
 from weir.quota.budget.ledger import WINDOW_SLACK
 from weir.quota.budget.strict import LENT_SECONDS
 
+pytestmark = pytest.mark.long
+
 TEN_MB = (10 * MB,)
 
 long = partial(pytest.param, marks=pytest.mark.integration)  # some seconds each: run beside the real brokers

@@ -362,21 +362,15 @@ def test_full_fetch_that_is_wholly_left_out_is_answered_without_muting_its_follo
     assert RESPONSE_ENTRY.unpack(topic.headers)[:3] == (0, 0, 50)
 
 
-def test_replica_that_an_old_isr_lists_is_throttled_where_it_is_behind() -> None:
-    """It was deleted and added again since the ISR was read."""
-    talk = conversation(MB, behind=3, known=False)
-    talk.follower.offsets = dict.fromkeys(talk.follower.offsets, 0)
+@pytest.mark.parametrize("fetch_offset", [0, 20])
+@pytest.mark.parametrize("version", [3, 12])
+def test_replica_that_an_old_isr_lists_is_throttled_where_it_is_behind(version: int, fetch_offset: int) -> None:
+    """It has left the ISR since that was read, or was deleted and added again."""
+    talk = conversation(MB, behind=3, known=False, version=version)
+    talk.follower.offsets = dict.fromkeys(talk.follower.offsets, fetch_offset)
     in_sync = {key: frozenset({1, 2}) for key in talk.leader.logs}
     talk.link.throttle.set_in_sync_replicas(in_sync)
     start = talk.clock.now
     talk.run(5)
     assert mean_rate(talk.follower.received, start, start + 5) <= MB
     assert worst_second(talk.follower.received) <= 1.04 * MB + 2 * BATCH
-
-
-def test_replica_in_the_isr_of_which_nothing_was_reported_needs_no_probe() -> None:
-    talk = conversation(0, behind=0, in_sync=2, known=False)
-    talk.link.throttle.set_in_sync_replicas({key: frozenset({1, 2}) for key in talk.leader.logs})
-    decision = forward(talk.link, talk.follower.request())
-    assert talk.link.throttle.stats.offset_probes == 0
-    assert {size for _, _, size in asked(decision.request)} == {PARTITION_MAX_BYTES}

@@ -179,6 +179,7 @@ QUOTAS = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=50, deadline=None)
 @given(
     QUOTAS,
@@ -287,6 +288,7 @@ def test_metadata_log_of_the_cluster_is_covered_by_no_quota(scope: Scope) -> Non
     assert 0 in throttle.rules.throttled_partitions(b"orders", NO_ID, Ends(2, 2))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", [3, 12])
 def test_two_hops_with_unlike_standing_rates_keep_each_its_own(version: int) -> None:
     """The follower's sidecar bounds what recovers, the leader's what is added."""

@@ -42,6 +42,7 @@ def test_a_stranger_is_throttled() -> None:
     assert mean_rate(stranger.follower.received, start + 1, clock.now) >= 0.95 * MB
 
 
+@pytest.mark.long
 def test_strangers_take_turns_as_one_however_many_ids_they_make_up() -> None:
     clock = MovedClock()
     side = throttle(clock)

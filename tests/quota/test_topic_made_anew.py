@@ -1,9 +1,13 @@
 """A topic is deleted and made anew: its partitions go and come in one fetch, under another id."""
 
+import pytest
+
 from tests.fakes.conversation import Log
 from tests.quota.test_fetch_sessions import BATCH, MB, cluster
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttled_replicas import ALL_REPLICAS
+
+pytestmark = pytest.mark.long
 
 NEW_ID = bytes(range(50, 66))
 

@@ -38,6 +38,7 @@ def two_hops(leader_rate: int | None, follower_rate: int | None, batch: int = BA
     return Conversation(clock, throttle("follower", follower_rate, clock).link(1), leader, follower, next_hop=hop)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch", [BATCH, 50_000])
 @pytest.mark.parametrize(
     ("leader_rate", "follower_rate"),
@@ -112,6 +113,7 @@ def test_lag_goes_on_while_another_hop_leaves_a_partition_out() -> None:
     assert [row.lag_seconds for row in side.lag.rows() if row.partition == 0] == [pytest.approx(10.0)]
 
 
+@pytest.mark.long
 def test_lag_is_no_longer_for_what_another_hop_leaves_out() -> None:
     """It leaves partitions out between its grants; what is behind lags since it is behind, and the others do not."""
     talk = two_hops(None, MB // 4)

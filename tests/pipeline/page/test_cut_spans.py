@@ -5,12 +5,16 @@ from __future__ import annotations
 from datetime import UTC, timedelta
 from typing import Any
 
+import pytest
+
 from tests.pipeline.page.past import Past, behind_minute, lag, minutes, move, quota, quota_minute
 from tests.pipeline.parquet import START, broker_rate
 from weir.pipeline.page.contents import Contents
 from weir.pipeline.page.read import read_page
 from weir.pipeline.page.write import page_of
 from weir.pipeline.tables import BEHIND_MINUTES, BROKER_RATES, MOVES, REPLICA_LAG, THROTTLE_ACCURACY, THROTTLE_MINUTES
+
+pytestmark = pytest.mark.long
 
 FIRST, LAST = START + minutes(20), START + minutes(22)
 NOTE = "are also of times outside the range: these tables do not have them by minute. Build them again."

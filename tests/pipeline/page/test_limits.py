@@ -6,11 +6,15 @@ import re
 from datetime import UTC
 from pathlib import Path
 
+import pytest
+
 from tests.pipeline.page.past import Past, broker_minutes, limited, minutes
 from tests.pipeline.parquet import START
 from weir.pipeline.page.read import read_page
 from weir.pipeline.page.write import page_of
 from weir.pipeline.tables import BROKER_RATES, LIMITS
+
+pytestmark = pytest.mark.long
 
 EVIL = "<script>alert('t')</script>"
 

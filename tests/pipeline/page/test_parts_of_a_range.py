@@ -17,6 +17,8 @@ from weir.pipeline.page.contents import Contents
 from weir.pipeline.page.read import read_page
 from weir.pipeline.tables import ALL_TABLES
 
+pytestmark = pytest.mark.long
+
 UNTIL = FIRST + 2 * HOUR
 LEAST = 48
 """Minutes of a range that is drawn by minute. In shorter ones the sample at an edge is divided."""

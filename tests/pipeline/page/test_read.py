@@ -22,6 +22,7 @@ def _range(contents: Contents) -> tuple[datetime, datetime]:
     return contents.columns.since, contents.columns.until
 
 
+@pytest.mark.long
 def test_range_is_that_of_the_tables_where_none_is_asked_for(past: Past) -> None:
     past.put(BROKER_RATES, *broker_minutes(1, "leader", (1, 1), (1, 1)))
     past.put(BROKER_RATES, broker_rate(1, "leader", 1, window="hour"))
@@ -33,6 +34,7 @@ def test_range_is_that_of_the_tables_where_none_is_asked_for(past: Past) -> None
     assert _range(read_page(folder, None, later, 9)) == (START, later)
 
 
+@pytest.mark.long
 def test_range_without_samples_is_empty_and_keeps_its_times(past: Past) -> None:
     past.put(BROKER_RATES, *broker_minutes(1, "leader", (1, 1)))
     folder = past.write()
@@ -47,12 +49,14 @@ def test_range_without_samples_is_empty_and_keeps_its_times(past: Past) -> None:
         assert _range(contents) == wanted
 
 
+@pytest.mark.long
 def test_tables_without_rows_have_no_range(past: Past) -> None:
     folder = past.write()
     assert read_page(folder, None, None, 9) == Contents()
     assert _range(read_page(folder, START, None, 9)) == (START, START + timedelta(days=1))
 
 
+@pytest.mark.long
 def test_quotas_alone_have_a_range(past: Past) -> None:
     """A quota was in force, and nothing was fetched."""
     past.put(THROTTLE_ACCURACY, quota(START + minutes(1), START + minutes(4), mean=None))
@@ -84,6 +88,7 @@ def test_columns_of_many_years_are_no_more() -> None:
     assert columns.first + timedelta(seconds=columns.seconds * columns.count) >= columns.until
 
 
+@pytest.mark.long
 def test_columns_are_no_narrower_than_the_windows_there_are(past: Past) -> None:
     past.put(BROKER_RATES, broker_rate(1, "leader", 60, window="hour"))
     contents = read_page(past.write(), None, None, 9)
@@ -91,6 +96,7 @@ def test_columns_are_no_narrower_than_the_windows_there_are(past: Past) -> None:
     assert contents.brokers.shown[0].unthrottled.means == (60,)
 
 
+@pytest.mark.long
 def test_only_the_files_of_days_in_the_range_are_read(past: Past) -> None:
     past.put(BROKER_RATES, *broker_minutes(1, "leader", (1, 1)))
     folder = past.write()

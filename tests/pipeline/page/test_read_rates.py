@@ -12,6 +12,8 @@ from weir.pipeline.page.contents import BrokerSide, PartitionBytes, Replication
 from weir.pipeline.page.read import read_page
 from weir.pipeline.tables import BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, WINDOW_SECONDS
 
+pytestmark = pytest.mark.long
+
 
 def test_broker_has_a_mean_and_a_peak_for_each_column_and_gaps(past: Past) -> None:
     """Two minutes a column: the third has one sampled minute, the fourth none."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+import pytest
+
 from tests.pipeline.page.past import Past, absence, lag, minutes, move, quota
 from tests.pipeline.parquet import START, broker_rate
 from weir.pipeline.page.contents import Move, Moves, QuotaAccuracy, SlowReplica
@@ -11,6 +13,8 @@ from weir.pipeline.page.read import read_page
 from weir.pipeline.page.read_spans import MOST_MOVES_OF_A_REPLICA
 from weir.pipeline.page.replica import Replica
 from weir.pipeline.tables import ABSENCES, BROKER_RATES, MOVES, REPLICA_LAG, THROTTLE_ACCURACY, WINDOW_SECONDS
+
+pytestmark = pytest.mark.long
 
 DAY = timedelta(days=1)
 LATE = START + timedelta(hours=23)

@@ -22,6 +22,7 @@ def _width(contents: Contents) -> tuple[int, int]:
     return contents.columns.seconds, contents.columns.count
 
 
+@pytest.mark.long
 def test_short_range_has_a_column_for_each_sample(past: Past) -> None:
     """Two minutes of samples of 10 s, which begin 5 s before the first minute. Two are lost, and one has nothing."""
     moved = [(100, 10)] * 4 + [None, None] + [(0, 0)] + [(300, 0)] * 5
@@ -63,6 +64,7 @@ def test_partitions_of_a_short_range_are_drawn_by_minute(past: Past) -> None:
     assert "2026-11-02 00:01:50 UTC: throttled 0 B/s" in page
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("length", "sample", "wanted"),
     [
@@ -78,6 +80,7 @@ def test_columns_are_no_narrower_than_samples(past: Past, length: int, sample: f
     assert _width(read_page(past.write(), None, None, 9)) == wanted
 
 
+@pytest.mark.long
 def test_range_with_a_day_whose_tables_have_no_samples_is_drawn_by_minute(past: Past) -> None:
     day = timedelta(days=1)
     midnight = START + day
@@ -88,6 +91,7 @@ def test_range_with_a_day_whose_tables_have_no_samples_is_drawn_by_minute(past: 
     assert _width(contents) == (60, 2)
 
 
+@pytest.mark.long
 def test_marks_of_a_short_range_have_seconds(past: Past) -> None:
     past.put(BROKER_RATES, *broker_minutes(1, "leader", (5, 5)))
     past.put(BROKER_SAMPLES, *(broker_sample(START + number * 10 * SECOND, 10, 0, 50) for number in range(6)))

@@ -34,6 +34,8 @@ from weir.pipeline.tables import (
     Table,
 )
 
+pytestmark = pytest.mark.long
+
 BERLIN = ZoneInfo("Europe/Berlin")
 LENGTH = 150  # minutes
 

@@ -46,6 +46,8 @@ from weir.pipeline.tables import (
     THROTTLE_MINUTES,
 )
 
+pytestmark = pytest.mark.long
+
 EVIL = "<script>alert('t')</script>&\"x"
 
 

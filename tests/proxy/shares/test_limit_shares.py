@@ -78,6 +78,7 @@ class Limited(Trio):
         return parts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("rates", "parts"),
     [((5000, 0, 0), (1, 0, 0)), ((5000, 5000, 0), (0.5, 0.5, 0)), ((5000, 5000, 100), (0.45, 0.45, 0.1))],

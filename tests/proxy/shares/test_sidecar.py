@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import aiohttp
+import pytest
 
 from tests.fakes.metadata_broker import metadata_broker
 from tests.proxy.exporting import until
@@ -12,6 +13,8 @@ from weir.proxy.config.load import parse_config
 from weir.proxy.sidecar import Sidecar
 from weir.quota.settings import LEAST_SHARE
 from weir.quota.shares.share import Allotment
+
+pytestmark = pytest.mark.long
 
 QUOTA = {"name": "into", "side": "follower", "rate": 900, "kept_at": "leaders"}
 

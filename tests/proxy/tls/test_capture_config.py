@@ -13,6 +13,8 @@ from weir.proxy.config.load import parse_config
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.route_keys import RouteKeys
 
+pytestmark = pytest.mark.long
+
 SIDES = ((), ("leader",), ("follower",), ("leader", "follower"))
 FROM = ("brokers", "anyone")
 WHEN = ("always", "throttled")

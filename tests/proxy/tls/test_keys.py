@@ -94,6 +94,7 @@ def test_java_keystore_is_refused_with_the_line_that_converts_it(
     assert str(store) in error.reason
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("keytool") is None, reason="no keytool here: install Java")
 def test_line_that_converts_a_java_keystore_makes_a_file_that_can_be_used(tmp_path: Path) -> None:
     store, password = tmp_path / "broker.jks", tmp_path / "server.properties"

@@ -64,6 +64,7 @@ def address_of(sidecar: Sidecar) -> Address:
     return sidecar.listeners[0].address
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 2])
 async def test_two_sidecars_speak_tls_around_a_plaintext_broker_and_take_new_keys(tmp_path: Path, workers: int) -> None:
     keys = Keys(tmp_path)

@@ -75,6 +75,7 @@ async def test_tls_passes_as_it_is_where_the_follower_refuses_the_certificate(ke
         assert relay.stats.passthrough == {"tls": 1}
 
 
+@pytest.mark.long
 async def test_tls_is_tried_again_within_seconds_and_passes_for_longer_if_it_still_fails(keys: Keys) -> None:
     """What passes is broken for that: else it would be for its whole life."""
     async with refused(keys) as relay:
@@ -97,6 +98,7 @@ async def test_tls_is_tried_again_within_seconds_and_passes_for_longer_if_it_sti
         await round_trip(follower, leader, 2)
 
 
+@pytest.mark.long
 async def test_what_passes_because_of_strangers_is_throttled_again_within_seconds(keys: Keys) -> None:
     """Strangers fail for as long as no follower is there; its first connection passes for a second."""
     async with relaying(2, tls=standing_in(keys, keys.broker), upstream_tls=keys.client(), stands_in=True) as relay:

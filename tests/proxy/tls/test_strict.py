@@ -30,6 +30,8 @@ from weir.proxy.tls.ends import TlsClient, TlsServer
 from weir.proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
 from weir.proxy.tls.live_keys import LiveKeys
 
+pytestmark = pytest.mark.long
+
 DOCS = Path(__file__).parents[3] / "docs" / "tls.md"
 ROUTE = """
 broker_id = 1

@@ -21,6 +21,8 @@ from weir.proxy.tls.keys import load_client_keys
 from weir.proxy.tls_workers import pool
 from weir.proxy.tls_workers.transport import WorkerTransport
 
+pytestmark = [pytest.mark.long, pytest.mark.newest]
+
 ON_BOTH_LOOPS = True
 
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from weir.quota.shares.share import Allotment, Share, Terms, Word, pace_of
 
+pytestmark = pytest.mark.long
+
 RATE = 1000.0
 TICK = 0.25
 """How often shares are put in force; what ends in between is used until then."""
