@@ -88,7 +88,7 @@ spark: .venv/.installed .cache/spark-3.5/.installed
 	  --target $(@D) -r requirements-spark-3.5.lock
 	@touch $@
 
-# Brokers and browsers leave the cores idle half of the time, so twice as many run at once, and the long tests beside them.
+# Brokers and browsers leave two cores idle half of the time, so three run at once, and the long tests beside the last.
 # What fails there is run once more by itself: these tests time what brokers do.
 INTEGRATION := (integration or long) and $(OWN)
 
