@@ -57,8 +57,6 @@ class StrictLedger:
         """How many bytes of them their links take as soon as there is room. Up to half of the window is kept for them.
         """
         self._wanted_until = -math.inf
-        self._batch = 0
-        self._batch_until = -math.inf
 
     @property
     def rate(self) -> int | None:
@@ -89,8 +87,7 @@ class StrictLedger:
 
     @property
     def _most_kept(self) -> float:
-        most = (self._rate or 0) * (self._saved_seconds if self.waiting_links else CREDIT_SECONDS)
-        return max(most, self._batch) if self._credit_at < self._batch_until else most
+        return (self._rate or 0) * (self._saved_seconds if self.waiting_links else CREDIT_SECONDS)
 
     def credit(self) -> float:
         """Return the bytes that the credit allows now; negative while a debt is paid. Needs a rate."""
@@ -110,16 +107,6 @@ class StrictLedger:
         """Return the time at which `credit` reaches `size` if nothing else is granted; inf at rate 0."""
         missing = size - self.credit()
         return self._credit_at + max(0.0, missing) / self._rate if self._rate else math.inf
-
-    def rounding(self, batch: int) -> int:
-        """Return the bytes by which whole batches of a size go beyond the window, where they fill it: at most a batch.
-
-        Example: of batches of 150 KB a window of 1 MB has 7 or 6, so it has room for 50 KB more than 1 MB. With 6 the
-        rate would be 0.9 of the quota for ever. A batch larger than the window goes as soon as the window has any room:
-        it may never be empty, as a slow follower takes a little all the time.
-        """
-        limit = int(self._limit())
-        return batch if batch > limit else -limit % batch if batch else 0
 
     def room_at(self, size: float) -> float:
         """Return the time at which `room` reaches `size` if nothing else is sent; inf at rate 0.
@@ -150,10 +137,6 @@ class StrictLedger:
         self._wanted_until = max(self._wanted_until, now + WINDOW_SECONDS)
         if is_new and not self._sent and not self._reserved:
             self._credit = min(self._credit, 0.0)
-
-    def make_room(self, batch: int) -> None:
-        """Keep credit for a batch that waits until the window has room for it: else what comes meanwhile is lost."""
-        self._batch, self._batch_until = batch, self._clock() + WINDOW_SECONDS
 
     def reserve(self, size: int) -> None:
         """Set `size` bytes aside for a request that is about to be forwarded."""

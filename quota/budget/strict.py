@@ -134,25 +134,19 @@ class StrictQuota(Quota):
             if ready > self._clock():
                 return Verdict(False, ready)
         room = ledger.room() - ahead
-        rounding = ledger.rounding(part.batch)
-        if part.size <= room + rounding:
+        beyond = max(0, part.batch - 1)  # a whole batch goes wherever there is any room
+        if part.size <= room + beyond:
             return Verdict(True, ready)
         smallest = min(offer.share, (self.rate or 0) * SMALLEST_FILL_SECONDS)
         ready = ledger.room_at(smallest + ahead)
         if ready > self._clock():
             return Verdict(False, ready)
-        return Verdict(False, ledger.room_at(part.size - rounding + ahead), spend=room)
+        return Verdict(False, ledger.room_at(part.size - beyond + ahead), spend=room)
 
     def wait(self, ask: Ask, offer: Offer, part: Part, now: float) -> None:
-        # A batch cannot be split: those behind it leave it the room that it needs in the window, too.
-        size = (
-            max(self._needed(part), part.size - self.ledger.rounding(part.batch)) if part.batch else self._needed(part)
-        )
-        if part.batch:
-            self.ledger.make_room(part.batch)
         self.line.wait(
             ask.link,
-            0.0 if ask.is_lent else size,
+            0.0 if ask.is_lent else self._needed(part),
             now + CLAIM_SECONDS,
             replica=ask.replica_id,
             is_urgent=ask.is_urgent,

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.fakes.clock import MovedClock
-from tests.fakes.conversation import Conversation, Follower, Leader, Log, worst_second
+from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, worst_second
 from weir.quota.fetch.decisions import Forward
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
@@ -26,6 +26,23 @@ def test_partition_with_a_large_last_batch_catches_up_beside_live_records(versio
         live += [1_000] * (int((clock.now - start) * 300) - len(live))
         talk.exchange()
         assert clock.now - start < 5
+
+
+@pytest.mark.parametrize("version", [3, 6])
+@pytest.mark.parametrize("sizes", [[400_000], [400_000, 20_000]])
+def test_a_few_other_bytes_in_the_window_cost_no_large_batch(version: int, sizes: list[int]) -> None:
+    """The window has room for two of 400 KB and more, so a third goes, whatever else counts: else 0.8 is used."""
+    clock = MovedClock()
+    logs = {(b"t", 0): Log(sizes * 200), (b"t", 1): Log([])}
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=MB, replicas={"t": ALL_REPLICAS}))
+    follower = Follower(dict.fromkeys(logs, 0), version=version)
+    talk = Conversation(clock, throttle.link(2), Leader(logs), follower)
+    start, live = clock.now, logs[b"t", 1].batches
+    while clock.now < start + 20:
+        live += [1_000] * (int((clock.now - start) * 10) - len(live))
+        talk.exchange()
+    assert 0.95 <= mean_rate(follower.received, start + 4, start + 20) / MB <= 1.02
+    assert worst_second(follower.received) <= 1.04 * MB + 400_000
 
 
 @pytest.mark.long

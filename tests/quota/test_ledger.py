@@ -210,11 +210,3 @@ def test_answer_that_never_came_counts_as_sent() -> None:
     assert ledger.credit() == pytest.approx(250 - 2 * RATE, abs=1)
     assert ledger.room() == pytest.approx(-0.96 * RATE, abs=1)
     assert not ledger.reserved
-
-
-def test_a_window_has_room_for_whole_batches() -> None:
-    """With 1,040 bytes and batches of 150 seven fit, not 6.93: else the rate would be 0.9 of the quota for ever."""
-    ledger = full_ledger(MovedClock())
-    assert ledger.rounding(150) == 7 * 150 - 1040
-    assert ledger.rounding(4000) == 4000, "it goes wherever there is any room"
-    assert ledger.rounding(0) == 0
