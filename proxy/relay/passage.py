@@ -56,19 +56,24 @@ class Passage:
     _sent: float = 0  # on their way at `_since`, or allowed then
     _since: float = 0.0  # loop seconds
     _took: float = math.inf  # seconds from `_since` until none was on its way
+    _takes_back: bool = False  # whether what the client's socket did not take can be held back
+    _waits_since: float = math.inf  # loop seconds: since when more might be sent if there were room
     _arrived: int = 0  # of all bytes sent, as last told
     _timer: asyncio.TimerHandle | None = None
 
     def begin(self, *, is_granted: bool) -> None:
         """Note that the client asks for something. `is_granted`: bytes of a quota may come with the answer to it."""
         if is_granted:
+            if self._pump.allowed == math.inf:
+                self._takes_back = self._client.keep_unsent(LEAST_BYTES)
             self._arrived = self._pump.sent
-            if not self._allow(0, self._most, 0.0):
+            if not self._allow(0, self._most):
                 self._sent, self._since, self._took = 0, self._loop.time(), math.inf
                 self._pump.allow(0)
                 self._look_in(LOOK_SECONDS)
         elif self._pump.allowed < math.inf:
             self.close()
+            self._client.keep_unsent(0)
             self._let_pass(self._newly_arrived(self._client.unacknowledged()), math.inf, 0, 0.0)
             self._pump.allow(math.inf)
 
@@ -96,6 +101,8 @@ class Passage:
             taken = self._sent - allowed - on_way
             self._most = max(LEAST_BYTES, round(taken / min(self._took, seconds) * AHEAD_SECONDS))
             self._is_slow = True
+            if self._takes_back:
+                self._sent, allowed, self._pump.allowed = self._sent - allowed, 0, 0
         if allowed or (on_way and not takes_long):
             self._tell(on_way, 0, 0.0)
             if on_way or allowed == self._sent or seconds < ASK_SECONDS:  # else all has arrived
@@ -104,14 +111,17 @@ class Passage:
         most = self._most
         if not takes_long:
             most = most + STEP_BYTES if self._is_slow else 2 * most
-        if not self._allow(on_way, most - on_way, seconds):
+        if not self._allow(on_way, most - on_way):
             self._look_in(LOOK_SECONDS)
 
-    def _allow(self, on_way: int, more: float, waited: float) -> bool:
+    def _allow(self, on_way: int, more: float) -> bool:
         """Let more bytes be sent, as far as there is room. Returns whether any may be."""
-        size = self._tell(on_way, more, waited)
+        now = self._loop.time()
+        self._waits_since = min(self._waits_since, now) if more > 0 else math.inf
+        size = self._tell(on_way, more, max(0.0, now - self._waits_since))
         if size <= 0:
             return False
+        self._waits_since = math.inf
         self._most = max(self._most, on_way + size)
         self._is_slow &= self._most < FAST_BYTES
         self._sent, self._since, self._took = on_way + size, self._loop.time(), math.inf

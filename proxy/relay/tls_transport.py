@@ -152,6 +152,10 @@ class TlsTransport:
         """Ask the kernel. It knows records, which are a little larger than what they carry."""
         return unacknowledged(self._descriptor)
 
+    def keep_unsent(self, most: int) -> bool:
+        """Return False: OpenSSL has encrypted a record that it could not send, and goes on with that."""
+        return False
+
     def watch_reads(self, callback: Callable[[], None]) -> None:
         """Watch the socket, and tell at once of what OpenSSL has already."""
         self._on_read = callback

@@ -7,6 +7,7 @@ bounded, and large records are never copied.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import select
 import socket
@@ -23,8 +24,8 @@ _INT = struct.Struct("i")
 class Transport(Protocol):
     """One peer's connection. Nothing blocks: what cannot be done now raises BlockingIOError.
 
-    All methods except `is_gone`, `has_unread`, `unacknowledged` and the `watch_` ones may raise OSError: the connection
-    is then broken.
+    All methods except `is_gone`, `has_unread`, `unacknowledged`, `keep_unsent` and the `watch_` ones may raise OSError:
+    the connection is then broken.
     """
 
     @property
@@ -54,6 +55,12 @@ class Transport(Protocol):
 
     def unacknowledged(self) -> int:
         """Return how many bytes were sent that the peer has not acknowledged. It raises nothing."""
+
+    def keep_unsent(self, most: int) -> bool:
+        """Take no more than about `most` bytes that the peer has no room for; 0: as many as fit. It raises nothing.
+
+        Returns whether that is possible, and bytes that were not taken need not come next.
+        """
 
     def watch_reads(self, callback: Callable[[], None]) -> None:
         """Call `callback` whenever there may be something to read, until `unwatch_reads`."""
@@ -111,6 +118,12 @@ class TcpTransport:
         self.receive_into: Callable[[memoryview, int], int] = connection.recv_into
         self.send: Callable[[Buffer], int] = connection.send
         self.send_many: Callable[[Sequence[Buffer]], int] = connection.sendmsg
+
+    def keep_unsent(self, most: int) -> bool:
+        """Set TCP_NOTSENT_LOWAT."""
+        with contextlib.suppress(OSError):  # the connection is gone
+            self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, most)
+        return True
 
     def finish(self) -> None:
         """Send a FIN after all that was sent."""

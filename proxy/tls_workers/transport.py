@@ -101,6 +101,10 @@ class WorkerTransport:
         """
         return self._sent - self._taken(self._handed.number) + unacknowledged(self._connection.fileno())
 
+    def keep_unsent(self, most: int) -> bool:
+        """Return False: the worker takes as much as fits on its way to TLS."""
+        return False
+
     def watch_reads(self, callback: Callable[[], None]) -> None:
         """Have `callback` called whenever the worker has decrypted something."""
         self._plain.watch_reads(callback)

@@ -122,14 +122,21 @@ class ReplicaLink:
         accounts, state = self.accounts, self.state
         if arrived:
             state.moved_at = self.throttle.clock()
-            fetch = state.in_flight[0] if state.in_flight else InFlight()
-            fetch.reserved = accounts.arrive(fetch.reserved, arrived)
+            counted = min(arrived, state.written_off)
+            state.written_off -= counted
+            self._arrive(arrived - counted)
+        state.on_way = on_way
+        on_way -= state.written_off
         accounts.let_arrive(on_way)
         size = min(most, accounts.room()) if most else 0
         if size < most and waited >= accounts.longest_wait():
             size = min(most, max(size, LEAST_BYTES))
         accounts.let_arrive(on_way + size, most - size)
         return size
+
+    def _arrive(self, size: int) -> None:
+        fetch = self.state.in_flight[0] if self.state.in_flight else InFlight()
+        fetch.reserved = self.accounts.arrive(fetch.reserved, size)
 
     def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> None:
         """Take in the oldest answer awaited, which has passed whole.
@@ -160,12 +167,23 @@ class ReplicaLink:
             self._count_as_sent(self.state.in_flight.popleft())
 
     def release_if_stuck(self) -> None:
-        """Count as sent what a stuck peer has not taken: others get the budget before its connection is closed."""
-        now = self.throttle.clock()
-        if now - self.state.moved_at >= STUCK_SECONDS:
-            self.accounts.confirm()
-        for fetch in self.state.in_flight:
-            if now - max(fetch.forwarded_at, self.state.moved_at) >= STUCK_SECONDS + fetch.max_wait_seconds:
+        """Count as sent what a stuck peer has not taken: others get the budget before its connection is closed.
+
+        Bytes that are held back from a slow follower have not been sent, and will count when they are.
+        """
+        now, state = self.throttle.clock(), self.state
+        is_slow = state.on_way < math.inf
+        if now - state.moved_at >= STUCK_SECONDS:
+            if is_slow:
+                self._arrive(int(state.on_way) - state.written_off)
+                state.written_off = int(state.on_way)
+                self.accounts.let_arrive(0)
+            else:
+                self.accounts.confirm()
+        for fetch in state.in_flight:
+            if is_slow and fetch.answer_began_at is not None:
+                continue
+            if now - max(fetch.forwarded_at, state.moved_at) >= STUCK_SECONDS + fetch.max_wait_seconds:
                 self._count_as_sent(fetch)
 
     def _count_as_sent(self, fetch: InFlight) -> None:
@@ -192,6 +210,7 @@ class ReplicaLink:
         # the follower asks again only after it has appended the last answer: that one has arrived
         self.accounts.confirm()
         self.accounts.let_arrive(math.inf)
+        self.state.on_way, self.state.written_off = math.inf, 0
         partitions, sessions, version = self.partitions, self.sessions, request.header.api_version
         partitions.claimed_id = request.replica_id
         error_code = sessions.enter(request, now)

@@ -48,6 +48,10 @@ class LinkState:
         """Up to this time records of partitions that need no budget are expected on the link."""
         self.moved_at = -math.inf
         """When the follower was last seen to take a part of an answer, or all of it."""
+        self.on_way = math.inf
+        """Bytes that may be on their way to a slow follower, as last told; inf where it is not known to be slow."""
+        self.written_off = 0
+        """Bytes of these that count as sent, as the follower did not take them for long."""
 
     def leave_unanswered(self, now: float) -> None:
         """Note that partitions are left out without a true answer. Where that was so before, the earlier time stays."""

@@ -58,6 +58,9 @@ class FakeTransport:
     def unacknowledged(self) -> int:
         return 0
 
+    def keep_unsent(self, most: int) -> bool:
+        return False
+
     def has_unread(self) -> bool:
         return False
 

@@ -209,3 +209,32 @@ def test_unread_bytes_on_loopback_are_acknowledged(size: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_connection(listening.getsockname()) as one:
         one.send(bytes(size))
         assert unacknowledged(one.fileno()) == 0
+
+
+async def test_what_the_socket_of_a_follower_that_pauses_does_not_take_is_held_back() -> None:
+    """It was fast, so that a whole answer may be on its way: what it has no room for has to count for nothing."""
+    async with carrying() as one:
+        one.passage.begin(is_granted=True)
+        while one.pump.allowed < 200_000:
+            sending = asyncio.ensure_future(one.answer())
+            await one.take(ANSWER)
+            await sending
+            one.passage.begin(is_granted=True)
+        one.broker.send(bytes(200_000))
+        await asyncio.sleep(1.0)
+        assert one.pump.allowed == 0
+        assert unacknowledged(one.client.fileno()) <= one.told[-1][0] <= 100_000
+
+
+async def test_a_follower_that_goes_on_after_a_pause_waits_for_room() -> None:
+    """Bytes wait for room from when it takes some again, however long the pause was."""
+    async with carrying() as one:
+        one.passage.begin(is_granted=True)
+        one.broker.send(bytes(100_000))
+        await asyncio.sleep(2.0)
+        one.room = 0
+        passed = sent(one)
+        await one.take(passed)
+        await asyncio.sleep(0.5)
+        assert sent(one) == passed
+        await one.take(1)

@@ -68,6 +68,9 @@ class Stretch:
     def unacknowledged(self) -> int:
         return self.sent - self._arrived
 
+    def keep_unsent(self, most: int) -> bool:
+        return True
+
     # Answers
 
     def carry(self, response: Response) -> None:
