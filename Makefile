@@ -88,12 +88,11 @@ spark: .venv/.installed .cache/spark-3.5/.installed
 	  --target $(@D) -r requirements-spark-3.5.lock
 	@touch $@
 
-# Brokers and browsers leave two cores idle half of the time, so three run at once, and the long tests beside the last.
-# What fails there is run once more by itself: these tests time what brokers do.
+# What fails there is run once more by itself: these tests time what brokers do, and two of them share two cores.
 INTEGRATION := (integration or long) and $(OWN)
 
 integration: setup
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "$(INTEGRATION)" || \
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "$(INTEGRATION)" || \
 	  $(BIN)/pytest --last-failed --last-failed-no-failures none -m "$(INTEGRATION)"
 
 clients: setup
