@@ -67,7 +67,7 @@ UNIT := not integration and not long and $(OWN)
 unit: .venv/.installed
 	$(BIN)/pytest -n 2 --dist loadfile -m "$(UNIT)"
 
-# Again on the newest other Python of this machine: what depends on its version, in 40 s on two cores. A socket that only
+# Again on the newest other Python of this machine: what depends on its version, in 70 s on two cores. A socket that only
 # the garbage collector closes is `make unit`'s to judge: found late, it fails whichever test runs then.
 unit-newest: .venv/.installed
 	$(BIN)/python -m weir.lab.newest_python -n 2 --dist loadfile -m "newest or ($(UNIT))" \
@@ -88,9 +88,9 @@ spark: .venv/.installed .cache/spark-3.5/.installed
 	  --target $(@D) -r requirements-spark-3.5.lock
 	@touch $@
 
-# What fails there is run once more by itself: these tests time what brokers do, and two of them share two cores.
 INTEGRATION := (integration or long) and $(OWN)
 
+# What fails there is run once more by itself: these tests time what brokers do, and two of them share two cores.
 integration: setup
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "$(INTEGRATION)" || \
 	  $(BIN)/pytest --last-failed --last-failed-no-failures none -m "$(INTEGRATION)"

@@ -106,7 +106,7 @@ class SideQuotas:
             measured = SimpleRate(self.clock, *window) if quota is None or is_new else quota.measured
             flags = {"counts_in_sync": counts_in_sync, "is_observed": is_observed}
             if settings.policy == "kip73":
-                return Kip73Quota(name, ledger, covers, measured, self.clock, window[1], **flags)
+                return Kip73Quota(name, ledger, covers, measured, window[1], **flags)
             # Links that waited in line for another policy wait for nothing any more.
             line = quota.line if isinstance(quota, StrictQuota) else BudgetQueue(self.clock)
             return StrictQuota(name, ledger, covers, measured, line, self.clock, **flags)

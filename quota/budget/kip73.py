@@ -8,7 +8,6 @@ Nothing is reserved, and no link waits in line.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import ClassVar, Final
 
 from weir.quota.budget.ledger import StrictLedger
@@ -39,14 +38,12 @@ class Kip73Quota(Quota):
         ledger: StrictLedger,
         covers: Coverage,
         measured: SimpleRate,
-        clock: Callable[[], float],
         window_size_seconds: float,
         *,
         counts_in_sync: bool = True,
         is_observed: bool = False,
     ) -> None:
         super().__init__(name, ledger, covers, measured, counts_in_sync=counts_in_sync, is_observed=is_observed)
-        self._clock = clock
         self._window_size_seconds = window_size_seconds
 
     def is_exceeded(self, now: float) -> bool:
@@ -62,7 +59,7 @@ class Kip73Quota(Quota):
         return self.measured.rate() > self.rate or not self.rate
 
     def offer(self, ask: Ask, now: float) -> Offer:
-        """Return one sample's time at the quota, at most.
+        """Offer what the quota allows in the time of one sample.
 
         KIP-73's samples work only if answers are smaller than the quota's window (its Q&A): whole answers of 10 MB at a
         quota of 1 MB/s let 1.8 x the quota through.
@@ -75,7 +72,9 @@ class Kip73Quota(Quota):
         return Verdict(True, offer.ready)
 
     def _retry_at(self, now: float) -> float:
-        """Return the earliest time at which the quota may no longer be exceeded, 0.1 to 1.0 s from now (clock
-        seconds)."""
+        """Return when the quota may be exceeded no longer (clock seconds): in 0.1 s at the earliest, 1.0 at the latest.
+
+        Example: 150 bytes at a quota of 100 a second are in order 1.5 s after the first of them.
+        """
         falls_at = self.measured.falls_to(self.rate) if self.rate else math.inf
         return min(max(falls_at, now + RETRY_MIN_SECONDS), now + RETRY_MAX_SECONDS)

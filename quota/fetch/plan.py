@@ -83,7 +83,7 @@ class FetchView(Struct):
 
     state: LinkState
     request: FetchRequest
-    """It was taken in before."""
+    """The link's state has what it says already."""
     held_seconds: float
     now: float
     ask: Ask
@@ -233,10 +233,11 @@ def fill(
     purses = {quota: _Purse(min(spend, view.max_bytes)) for quota, spend in spends.items()}
     answer, version = _Purse(float(view.max_bytes)), view.request.header.api_version
     every = [answer, *purses.values()]
-    wastes_some = view.ask.answer_seconds > SLOW_SECONDS
+    wastes_some, has_several_quotas = view.ask.answer_seconds > SLOW_SECONDS, len(view.offers) > 1
+    can_take_out = view.takes_out
     awaited: set[Quota] = set()
     for replica in view.order:
-        own = [answer, *_purses_of(replica, purses)] if len(view.offers) > 1 else every
+        own = [answer, *_purses_of(replica, purses)] if has_several_quotas else every
         if len(own) == 1:
             _keep_scarcest(replica, purses, soon, awaited)
             continue
@@ -248,7 +249,7 @@ def fill(
             # all.
             cap = size = replica.max_bytes
         else:
-            takes_out = view.takes_out and answer.size + left <= _HELD_BYTES
+            takes_out = can_take_out and answer.size + left <= _HELD_BYTES
             cap, is_sure = replica.batches.cap_for(
                 left, replica.worth_asking(), replica.topic.batches, takes_out=takes_out, wastes_some=wastes_some
             )

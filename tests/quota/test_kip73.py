@@ -23,7 +23,7 @@ class Budget:
         self.clock = clock
         self.measured = SimpleRate(clock, window_num, window_size_seconds)
         self.ledger = StrictLedger(clock, rate)
-        self._quota = Kip73Quota("one", self.ledger, lambda *_: NO_PARTITION, self.measured, clock, window_size_seconds)
+        self._quota = Kip73Quota("one", self.ledger, lambda *_: NO_PARTITION, self.measured, window_size_seconds)
 
     def is_exceeded(self) -> bool:
         return self._quota.is_exceeded(self.clock())
