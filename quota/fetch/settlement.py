@@ -201,7 +201,7 @@ class Settlement:
         for replica in self._barren:
             is_full = room < replica.max_bytes
             if not is_full or fetch.grants_are_first:
-                replica.batches.miss(replica.topic.batches)
+                replica.batches.miss(replica.topic.batches, is_last_hop=state.side.takes_out)
             if not fetch.grants_are_first and (is_full or replica.batches.has_to_be_first):
                 state.crowded_until = crowded_until
                 state.partitions.queue.had_no_room(replica)
