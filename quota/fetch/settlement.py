@@ -65,7 +65,7 @@ class Settlement:
         self._number = number
         self._now = state.side.clock()
         self._is_throttling = state.side.is_throttling
-        self._barren = set(fetch.grants)
+        self._barren = set[ReplicaPartition]() if fetch.shares_max_bytes else set(fetch.grants)
         self._waited = self._throttled = self._unthrottled = self._cut = 0  # bytes
         self._of_waiting: dict[StrictLedger, int] = {}  # the same for each ledger
         self._in_sync: dict[StrictLedger, int] = {}
