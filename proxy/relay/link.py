@@ -134,6 +134,9 @@ class Link:
         if core.phase == "draining":
             self._take_no_more()
             self._loop.call_soon(self._finish_if_idle)  # after the bytes that arrived were sent
+        if self._replans_later and core.work is None and not core.to_client:
+            self._replans_later = False
+            self._side.held.wake((self,))
         self._note_kept()
         if core.hold is not self._hold:
             self._hold = core.hold
@@ -165,9 +168,6 @@ class Link:
             return
         if core.phase != "closed":
             self.from_client.pump.flush()
-        if self._replans_later:
-            self._replans_later = False
-            self._side.held.wake((self,))
         self._side.held.wake_soon()
         self.carry_out()
 
@@ -176,8 +176,8 @@ class Link:
         core = self.connection
         if core.phase == "closed" or core.hold is None:
             return
-        if core.work is not None:
-            self._replans_later = True
+        if core.work is not None or core.to_client:
+            self._replans_later = True  # what the client was sent before has to go first
             return
         if self._client.is_gone() and self._gives_up():
             self.close()

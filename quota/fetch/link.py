@@ -91,8 +91,8 @@ class ReplicaLink:
         if held_seconds == 0.0:
             self._is_taken_in = False
         if not self._is_taken_in:
-            if state.in_flight and request.header.api_version >= FIRST_SESSION_VERSION:
-                return Hold(math.inf)  # a request in a session builds on the answer to the one before it
+            if state.in_flight:
+                return Hold(math.inf)  # as brokers do: one request of a connection at a time
             self._is_taken_in = True
             if (refusal := (yield from self._take_in(request, self.throttle.clock()))) is not None:
                 return refusal

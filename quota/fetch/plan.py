@@ -381,6 +381,7 @@ def _min_bytes(view: FetchView, grants: Iterable[Grant], parts: Mapping[Quota, P
         return _AT_ONCE
     granted = sum(cap for _, cap in grants)
     is_late = granted > 2 * SHARE_BESIDE_LIVE_SECONDS * min([quota.rate or 0 for quota in parts])
+    is_late |= 2 * granted > view.max_bytes  # more may have gathered than one answer holds
     # A cap beyond the partition's end is never filled: the live record would wait until max_wait_ms is over.
     if is_late or any(2 * cap > replica.worth_asking() for replica, cap in grants):
         return _AT_ONCE
