@@ -259,7 +259,7 @@ def _forward(
     if fetch.asks_all:
         state.sessions.is_asked_for_offsets = False
     fetch.forwarded_at, fetch.max_wait_seconds = side.clock(), request.max_wait_ms / 1000
-    state.in_flight.append(fetch)
+    state.in_flight = fetch
     limit = side.settings.response_max_bytes
     if limit is not None:
         request = response_limit.limit_response(request, limit, state.response_rotation)
