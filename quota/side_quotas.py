@@ -166,7 +166,7 @@ class SideQuotas:
 
     def walked_topics(self, ends: Ends, *, by_id: bool) -> Container[bytes]:
         """Return the topics with partitions in a quota, by name or id. Only there batches are told from cut ones."""
-        if len(self.quotas) == 1 and not by_id and self._told_lists is None:
+        if len(self.quotas) == 1 and not by_id:
             return self._listed
         return _CoveredTopics(self, ends, by_id=by_id)
 
@@ -192,7 +192,7 @@ class SideQuotas:
         told = self._told_lists
         if topic is not None and (told is None or topic in told or topic in self._listed):
             return self._listed.get(topic, NO_PARTITION)
-        if self.settings.rate is None or _METADATA_LOG == topic or topic_id == CLUSTER_METADATA_ID:
+        if self.settings.rate is None or topic == _METADATA_LOG or topic_id == CLUSTER_METADATA_ID:
             return NO_PARTITION
         return self._listed_anywhere if told is None else EVERY_PARTITION
 
