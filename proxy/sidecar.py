@@ -145,6 +145,7 @@ class Sidecar:
                 brokers=self._addresses.offer,
                 racks=self._facts.racks,
                 moves=self._facts.moves,
+                told_lists=self._facts.told_lists,
                 throttle=self._follow_throttle,
             ),
             self.log,
