@@ -16,6 +16,7 @@ from weir.proxy.capture.pause import Pause
 from weir.proxy.capture.requirements import CaptureError, check_machine, drop_connections
 from weir.proxy.capture.rules import ALIVE_SECONDS, CaptureRules, mark_of
 from weir.proxy.capture.tls_trial import TlsTrial
+from weir.proxy.capture.tracking import Tracking, rule_events
 from weir.proxy.config.address import Address, IPAddress, numeric_address
 from weir.proxy.config.route_keys import RouteKeys, RouteTls
 from weir.proxy.config.tables import CaptureTable
@@ -73,6 +74,8 @@ class Capture:
         self._egress_tls: RouteTls = (None, None) if keys is None else keys.captured_egress
         self._trial = TlsTrial(self._ingress_tls, relays["leader"].tls, mark_of(broker_id))
         self._rules: CaptureRules | None = None
+        self._tracking: Tracking | None = None
+        self._tracks_others = True
         self._has_table = self._has_addresses = False
         self._dropped: set[IPAddress] = set()  # the peers whose direct connections were broken
         self._own: frozenset[IPAddress] = frozenset()
@@ -117,6 +120,9 @@ class Capture:
             settings.from_ == "anyone",
             settings.user,
         )
+        events = rule_events() if self._open_filter is None else None
+        self._tracking = Tracking(self._rules.table, self._open_filter or Nftables, events, self._log)
+        self._tracking.watch(self._changed.set)
         return self.listeners
 
     def start(self) -> None:
@@ -153,7 +159,8 @@ class Capture:
 
     def status(self) -> dict[str, Any]:
         """Return whether new connections are captured, and whether it is paused."""
-        return {"captured": self.is_in, **self.pause.as_plain()}
+        needed_by = None if self._tracking is None else self._tracking.needed_by
+        return {"captured": self.is_in, "all_tracked_for": needed_by, **self.pause.as_plain()}
 
     async def step_out(self) -> None:
         """Let all new connections pass beside this sidecar from now on; those that stand are the caller's to close."""
@@ -170,6 +177,9 @@ class Capture:
             self._running.cancel()
         self.is_in = False
         self.pause.close()
+        if self._tracking is not None:
+            self._tracking.close()
+            self._tracking = None
         if self._filter is not None:
             self._filter.close()
 
@@ -192,6 +202,7 @@ class Capture:
                     listener.drain_links()  # each time: some were still being made, with a handshake say, at the last
             elif self._stay():
                 await self._break_direct()
+            await self._track()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REFRESH_SECONDS):
                     await self._changed.wait()
@@ -217,7 +228,7 @@ class Capture:
                 with contextlib.suppress(NftError):  # it is not there, as a rule
                     packet_filter.run(f"delete table {rules.table}")
                 packet_filter.run(rules.create())
-                self._has_table = True
+                self._has_table = self._tracks_others = True
             if not self._has_addresses:
                 packet_filter.run(rules.addresses(self._own, self._peers))
                 self._has_addresses = True
@@ -227,6 +238,21 @@ class Capture:
             return False
         self._failure = None
         return True
+
+    async def _track(self) -> None:
+        """Have the kernel track others' connections only where somebody needs that."""
+        rules, packet_filter, tracking = self._rules, self._filter, self._tracking
+        if rules is None or packet_filter is None or tracking is None or not self._has_table:
+            return
+        needed = await tracking.look() is not None
+        if needed == self._tracks_others:
+            return
+        try:
+            packet_filter.run(rules.track(others=needed))
+        except NftError as error:
+            self._failed(str(error))
+            return
+        self._tracks_others = needed
 
     def _failed(self, reason: str) -> None:
         self._has_table = self._has_addresses = self.is_in = False

@@ -76,7 +76,37 @@ class CaptureRules:
         ]
         for version, (protocol, _) in _VERSIONS.items():
             lines += self._ingress_rules(version, protocol) + self._egress_rules(version, protocol)
-        return "\n".join(lines)
+        return "\n".join(lines + self._tracking_rules())
+
+    def _tracking_rules(self) -> list[str]:
+        """Return the rules that lead all but the connections between brokers to the chain `others`.
+
+        A connection is tracked both ways, also while it passes beside the sidecar, and so is ICMP, whose errors are
+        about tracked ones. The sidecar's answers leave from its own ports, and get the broker's only later.
+        """
+        lines = [f"add chain {self.table} others"]
+        for name in ("output", "prerouting"):
+            lines.append(f"add chain {self.table} raw_{name} {{ type filter hook {name} priority -300; }}")
+            lines.append(f"add rule {self.table} raw_{name} meta l4proto {{ icmp, ipv6-icmp }} accept")
+        if ports := sorted({*self.ingress.values(), *self.egress.values()}):
+            listed = ", ".join(map(str, ports))
+            lines.append(f"add rule {self.table} raw_output tcp sport {{ {listed} }} accept")
+        for version, (protocol, _) in _VERSIONS.items():
+            own, peers = f"@own{version}", f"@peers{version}"
+            anyone_to, anyone_from = (
+                ("", "") if self.from_anyone else (f" {protocol} daddr {peers}", f" {protocol} saddr {peers}")
+            )
+            lines += [
+                f"add rule {self.table} {rule} accept"
+                for rule in (
+                    f"raw_output {protocol} daddr {peers} tcp dport {self.port}",
+                    f"raw_prerouting {protocol} saddr {peers} tcp sport {self.port}",
+                    f"raw_prerouting {protocol} daddr {own}{anyone_from} tcp dport {self.port}",
+                    f"raw_output {protocol} saddr {own}{anyone_to} tcp sport {self.port}",
+                    f"raw_output {protocol} daddr {own} meta mark & {MARK_MASK:#x} == {MARK:#x} tcp dport {self.port}",
+                )
+            ]
+        return [*lines, *(f"add rule {self.table} raw_{name} jump others" for name in ("output", "prerouting"))]
 
     def _ingress_rules(self, version: int, protocol: str) -> list[str]:
         if version not in self.ingress:
@@ -116,6 +146,11 @@ class CaptureRules:
         """
         element = f"element {self.table} alive {{ {self.port}"
         return f"add {element} }}; delete {element} }}; add {element} timeout {ALIVE_SECONDS}s }}"
+
+    def track(self, *, others: bool) -> str:
+        """Return the commands after which the kernel tracks other connections than those between brokers, or not."""
+        flush = f"flush chain {self.table} others"
+        return flush if others else f"{flush}\nadd rule {self.table} others notrack"
 
     def step_out(self) -> str:
         """Return the command after which no new connection is captured.

@@ -17,6 +17,7 @@ from weir.proxy.admin.troubles import RUNBOOK, Connections, is_full
 from weir.proxy.capture.nftables import Nftables, NftError, PacketFilter
 from weir.proxy.capture.requirements import CaptureError, check_broker, check_machine
 from weir.proxy.capture.rules import TABLE_PREFIX
+from weir.proxy.capture.tracking import needed_by
 from weir.proxy.checkup.findings import Finding, listed
 from weir.proxy.config.tables import Config, Limits
 from weir.proxy.relay.admission import connections_with, descriptors_for
@@ -151,16 +152,30 @@ def process_findings(config: Config | None, process: Process) -> Iterator[Findin
     yield Finding.warn("descriptors", sentence)
 
 
-def tracking_findings(connections: Connections | None) -> Iterator[Finding]:
+def tracking_findings(
+    connections: Connections | None, open_filter: Callable[[], PacketFilter] = Nftables
+) -> Iterator[Finding]:
     """Yield what is known of the kernel's table of connections: what is captured needs a place in it."""
     if connections is None:
         return
     told = f"{connections.tracked} of {connections.most} places are taken"
+    needed = _tracking_needed_by(open_filter)
+    who = "" if needed is None else f"; {needed}: for this all connections are tracked, not those between brokers alone"
     if is_full(connections):
         sentence = f"{told}, and packets of connections above are dropped: raise net.netfilter.nf_conntrack_max"
-        yield Finding.fail("conntrack", f"{sentence} ({RUNBOOK})")
+        yield Finding.fail("conntrack", f"{sentence} ({RUNBOOK}){who}")
     else:
-        yield Finding.ok("conntrack", told)
+        yield Finding.ok("conntrack", f"{told}{who}")
+
+
+def _tracking_needed_by(open_filter: Callable[[], PacketFilter]) -> str | None:
+    """Return whose rules need all connections tracked, beside one sidecar's; None: nobody's, or they are not shown."""
+    try:
+        rules = open_filter().run("list ruleset")
+    except NftError:
+        return None
+    own = re.search(rf"^table (inet {TABLE_PREFIX}\d+)", rules, re.MULTILINE)
+    return needed_by(rules, None if own is None else own[1])
 
 
 def kernel_says_synchronised() -> bool | None:

@@ -29,8 +29,10 @@ from weir.proxy.capture.nftables import Nftables
 from weir.proxy.capture.rules import CaptureRules
 packet_filter = Nftables()
 for given in json.load(sys.stdin):
-    rules = CaptureRules(given["id"], 9092, {4: given["in"]}, {4: given["out"]}, given["anyone"], given["user"])
+    ingress, egress = ({version: given[side] for version in (4, 6)} for side in ("in", "out"))
+    rules = CaptureRules(given["id"], 9092, ingress, egress, given["anyone"], given["user"])
     packet_filter.run(rules.create())
+    packet_filter.run(rules.track(others=given["others"]))
     packet_filter.run(rules.addresses(map(ip_address, given["own"]), map(ip_address, given["peers"])))
     packet_filter.run(rules.stay_alive())
 print("set", flush=True)
@@ -38,33 +40,65 @@ import time; time.sleep(float(sys.argv[1]))
 """
 """Sets rules, and holds them for some seconds."""
 
-LISTENER = """
+KEPT = 7000  # connections to this port stay
+
+LISTENER = (
+    f"""
 import socket, sys, threading
 from weir.proxy.capture.destination import original_destination
+KEPT, kept = {KEPT}, []
+"""
+    + """
+def _led(connection):  # a socket of IPv6 that takes IPv4, too, has an address of IPv4 for what was led away
+    host = connection.getpeername()[0]
+    return original_destination(V4(connection) if host.startswith("::ffff:") else connection)
+class V4:
+    family = socket.AF_INET
+    def __init__(self, connection):
+        self.connection = connection
+    def getsockopt(self, *arguments):
+        return self.connection.getsockopt(*arguments)
+    def getsockname(self):
+        host, port, *_ = self.connection.getsockname()
+        return host.removeprefix("::ffff:"), port
 def serve(port):
-    listening = socket.create_server(("0.0.0.0", port))
+    listening = socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
     while True:
         connection, _ = listening.accept()
-        connection.sendall(f"{port} {original_destination(connection)}".encode())
+        if port == KEPT:
+            kept.append(connection)
+            continue
+        connection.sendall(f"{port} {_led(connection)}".encode())
         connection.close()
 for port in map(int, sys.argv[1:]):
     threading.Thread(target=serve, args=(port,), daemon=True).start()
 print("listening", flush=True)
 threading.Event().wait(60)
 """
+)
 """Listens on ports, and tells each client which one it reached, and where it was led away from."""
 
 CLIENT = """
 import os, socket, sys
 host, mark, user = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 os.setuid(user)  # a socket's owner is whoever made it
-client = socket.socket()
+client = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
 if mark:
     client.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, mark)
 client.settimeout(3)
 client.connect((host, 9092))
 print(client.recv(100).decode())
 """
+
+
+MANY = """
+import socket, sys, time
+port = int(sys.argv[1])
+kept = [socket.create_connection((host, port)) for host in sys.argv[2:] for _ in range(100)]
+print("connected", flush=True)
+time.sleep(60)
+"""
+"""Has a hundred connections to a port of each address."""
 
 
 class Kernel:
@@ -96,6 +130,10 @@ class Kernel:
         """Connect from a host to PORT of an address; returns the port reached, and the original destination."""
         return self.hosts.run(number, sys.executable, "-c", CLIENT, host, str(mark), str(user)).strip()
 
+    def tracked(self) -> int:
+        """How many connections the kernel tracks on host 1."""
+        return int(self.hosts.run(1, "cat", "/proc/sys/net/netfilter/nf_conntrack_count"))
+
     def close(self) -> None:
         for process in self._running:
             process.kill()
@@ -115,7 +153,7 @@ def hosts() -> Iterator[Hosts]:
 def kernel(hosts: Hosts) -> Iterator[Kernel]:
     kernel = Kernel(hosts)
     for number in (1, 2, 3):
-        kernel.begin(number, LISTENER, PORT, *((19092, 19093, 29092, 29093) if number == 1 else ()))
+        kernel.begin(number, LISTENER, PORT, *((19092, 19093, 29092, 29093, KEPT) if number == 1 else ()))
     try:
         yield kernel
     finally:
@@ -124,8 +162,9 @@ def kernel(hosts: Hosts) -> Iterator[Kernel]:
 
 def rules_of(hosts: Hosts, **more: Any) -> dict[str, Any]:
     """Broker 1 on host 1, its peer on host 2; host 3 is a client's."""
-    own, peers = [hosts.address(1)], [hosts.address(2)]
-    return {"id": 1, "in": 19093, "out": 19092, "anyone": False, "user": None, "own": own, "peers": peers, **more}
+    own, peers = ([hosts.address(number), hosts.address6(number)] for number in (1, 2))
+    told = {"id": 1, "in": 19093, "out": 19092, "anyone": False, "user": None, "others": True}
+    return {**told, "own": own, "peers": peers, **more}
 
 
 class TestKernel:
@@ -142,6 +181,25 @@ class TestKernel:
         assert kernel.reach(3, own) == f"{PORT} None"  # a client's
         assert kernel.reach(1, other) == f"{PORT} None"  # to somebody who is no broker
         assert kernel.reach(1, own) == f"{PORT} None"  # to itself
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("others", [True, False])
+    def test_others_connections_are_tracked_only_where_that_is_wanted(self, kernel: Kernel, others: bool) -> None:
+        """Also those of IPv6, and those that this machine begins. What is between brokers is led through either way."""
+        hosts = kernel.hosts
+        kernel.begin(2, LISTENER, KEPT)
+        kernel.set(rules_of(hosts, others=others))
+        before = kernel.tracked()
+        kernel.begin(3, MANY, KEPT, hosts.address(1), hosts.address6(1))
+        kernel.begin(1, MANY, KEPT, hosts.address(2), hosts.address6(2))
+        added = kernel.tracked() - before
+        assert added >= 400 if others else added < 10
+        for own, peer in ((hosts.address(1), hosts.address(2)), (f"{hosts.address6(1)}", f"{hosts.address6(2)}")):
+            shown = [f"[{host}]" if ":" in host else host for host in (own, peer)]
+            assert kernel.reach(2, own) == f"19093 {shown[0]}:{PORT}"
+            assert kernel.reach(1, peer) == f"19092 {shown[1]}:{PORT}"
+            assert kernel.reach(1, peer, mark=mark_of(1)) == f"{PORT} None"
+            assert kernel.reach(3, own) == f"{PORT} None"
 
     def test_anyone_is_led_through_where_that_is_wanted(self, kernel: Kernel) -> None:
         kernel.set(rules_of(kernel.hosts, anyone=True))
@@ -204,7 +262,7 @@ class TestKernel:
 def test_versions_and_sides_without_a_port_have_no_redirect() -> None:
     rules = CaptureRules(1, PORT, {4: 19093}, {}).create()
     assert rules.count("redirect") == 2  # from other machines, and from other sidecars of this one
-    assert "ip6 daddr" not in rules
+    assert not [line for line in rules.splitlines() if "redirect" in line and "ip6" in line]
 
 
 def test_addresses_go_to_the_set_of_their_version() -> None:
