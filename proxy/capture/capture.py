@@ -7,10 +7,11 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from weir.lag.broker_ids import NO_BROKER
-from weir.proxy.capture.destination import original_destination
+from weir.proxy.capture.destination import make_transparent, original_destination
 from weir.proxy.capture.nftables import Nftables, NftError, PacketFilter
 from weir.proxy.capture.pause import Pause
 from weir.proxy.capture.requirements import CaptureError, check_machine, drop_connections
@@ -76,6 +77,7 @@ class Capture:
         self._rules: CaptureRules | None = None
         self._tracking: Tracking | None = None
         self._tracks_others = True
+        self._is_transparent = True
         self._has_table = self._has_addresses = False
         self._dropped: set[IPAddress] = set()  # the peers whose direct connections were broken
         self._own: frozenset[IPAddress] = frozenset()
@@ -107,6 +109,7 @@ class Capture:
                     sources=self._sources if is_ingress else None,
                     tls=(self._ingress_tls if is_ingress else self._egress_tls)[0],
                     stand_ins=None if is_ingress else stand_ins(*self._egress_tls, self._relays[side]),
+                    prepare=self._prepare if is_ingress else None,
                 )
                 await listener.start()
                 self.listeners.append(listener)
@@ -119,6 +122,7 @@ class Capture:
             ports["follower"],
             settings.from_ == "anyone",
             settings.user,
+            self._is_transparent,
         )
         events = rule_events() if self._open_filter is None else None
         self._tracking = Tracking(self._rules.table, self._open_filter or Nftables, events, self._log)
@@ -227,7 +231,7 @@ class Capture:
             if not self._has_table:
                 with contextlib.suppress(NftError):  # it is not there, as a rule
                     packet_filter.run(f"delete table {rules.table}")
-                packet_filter.run(rules.create())
+                self._create(rules, packet_filter)
                 self._has_table = self._tracks_others = True
             if not self._has_addresses:
                 packet_filter.run(rules.addresses(self._own, self._peers))
@@ -238,6 +242,24 @@ class Capture:
             return False
         self._failure = None
         return True
+
+    def _create(self, rules: CaptureRules, packet_filter: PacketFilter) -> None:
+        try:
+            packet_filter.run(rules.create())
+        except NftError as error:
+            if not rules.transparent:
+                raise
+            redirecting = replace(rules, transparent=False)
+            packet_filter.run(redirecting.create())
+            self._rules = redirecting
+            effect = "connections are redirected: a firewall has to let in what has `ct status dnat`"
+            self._log.warning("tproxy_missing", reason=str(error), effect=effect)
+
+    def _prepare(self, listening: socket.socket) -> None:
+        try:
+            make_transparent(listening, mark_of(self._broker_id))
+        except OSError:
+            self._is_transparent = False
 
     async def _track(self) -> None:
         """Have the kernel track others' connections only where somebody needs that."""
@@ -290,20 +312,23 @@ class Capture:
         self._log.info("stepped_out", port=self.settings.port, effect="new connections pass beside weir")
 
     def _ingress_upstream(self, client: socket.socket) -> Upstream | None:
-        wanted = self._wanted(client)
+        wanted = self._wanted(client, "leader")
         return None if wanted is None else Upstream(wanted, None, mark_of(self._broker_id), self._ingress_tls[1])
 
     def _egress_upstream(self, client: socket.socket) -> Upstream | None:
-        wanted = self._wanted(client)
+        wanted = self._wanted(client, "follower")
         if wanted is None:
             return None
         address = numeric_address(wanted.host)
         peer = NO_BROKER if address is None else self._peers.get(address, NO_BROKER)
         return Upstream(wanted, peer, mark_of(self._broker_id), self._egress_tls[1])
 
-    def _wanted(self, client: socket.socket) -> Address | None:
+    def _wanted(self, client: socket.socket, side: SideName) -> Address | None:
         """Return where a captured connection is to go; None for one that was not captured, which would loop."""
-        wanted = original_destination(client)
+        if self._rules is None:
+            return None
+        ports = self._rules.ingress if side == "leader" else self._rules.egress
+        wanted = original_destination(client, ports[6 if client.family == socket.AF_INET6 else 4])
         return None if wanted is None or wanted.port != self.settings.port else wanted
 
 

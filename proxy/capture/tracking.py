@@ -21,7 +21,7 @@ from typing import Final
 from weir.proxy.capture.nftables import NftError, PacketFilter
 from weir.proxy.log import EventLog
 
-_TABLE: Final = re.compile(r"^table (\S+ \S+) \{$(.*?)^\}$", re.MULTILINE | re.DOTALL)
+_TABLE: Final = re.compile(r"^table (\S+ \S+) \{[^\n]*$(.*?)^\}$", re.MULTILINE | re.DOTALL)
 _NEEDS_TRACKING: Final = re.compile(
     r"\b(ct|type nat|masquerade|[sd]nat|redirect|synproxy|notrack|flow add|xt|tproxy)\b"
 )

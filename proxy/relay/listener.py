@@ -55,6 +55,7 @@ class Listener:
     - `upstream` is the same for all, or is asked for each connection; where it has none, the connection is closed.
     - `sources` judges whether a client is a replica. None: every client that claims to be one is believed.
     - `tls` is used with clients; None: none. TLS that is not ended here passes as it is.
+    - `prepare` is given the socket before it listens.
     - With `stand_ins`, so does TLS that is ended here, while clients or the upstream do not take it.
     - With port 0 a free one is chosen; `address` then has it.
     """
@@ -68,6 +69,7 @@ class Listener:
         tls: TlsServer | None = None,
         *,
         stand_ins: StandIns | None = None,
+        prepare: Callable[[socket.socket], None] | None = None,
     ) -> None:
         self.side = side
         self.address = listen
@@ -75,6 +77,7 @@ class Listener:
         self.sources = sources
         self.tls = tls
         self.stand_ins = stand_ins
+        self._prepare = prepare
         self.links: set[Link] = set()
         """The links that move bytes now."""
         self._socket: socket.socket | None = None
@@ -94,6 +97,8 @@ class Listener:
         listening = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if self._prepare is not None:
+                self._prepare(listening)
             listening.bind(target)
             listening.listen(_BACKLOG)
         except OSError:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from weir.lab.errors import LabError
 from weir.lab.hosts import Hosts, missing
 from weir.proxy.capture.rules import CaptureRules, mark_of
 
@@ -22,6 +23,16 @@ NEEDS_KERNEL = [
     pytest.mark.skipif(shutil.which("nft") is None, reason="no nft here: install nftables"),
 ]
 
+FIREWALL = """
+add table inet firewall
+add chain inet firewall input { type filter hook input priority 0; policy drop; }
+add rule inet firewall input ct state established,related accept
+add rule inet firewall input iif lo accept
+add rule inet firewall input icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept
+add rule inet firewall input tcp dport 9092 accept
+""".replace("\n", "; ")
+"""As firewalls are written by hand, and by ufw."""
+
 SETTER = """
 import json, sys
 from ipaddress import ip_address
@@ -30,7 +41,7 @@ from weir.proxy.capture.rules import CaptureRules
 packet_filter = Nftables()
 for given in json.load(sys.stdin):
     ingress, egress = ({version: given[side] for version in (4, 6)} for side in ("in", "out"))
-    rules = CaptureRules(given["id"], 9092, ingress, egress, given["anyone"], given["user"])
+    rules = CaptureRules(given["id"], 9092, ingress, egress, given["anyone"], given["user"], given["transparent"])
     packet_filter.run(rules.create())
     packet_filter.run(rules.track(others=given["others"]))
     packet_filter.run(rules.addresses(map(ip_address, given["own"]), map(ip_address, given["peers"])))
@@ -42,40 +53,32 @@ import time; time.sleep(float(sys.argv[1]))
 
 KEPT = 7000  # connections to this port stay
 
-LISTENER = (
-    f"""
+LISTENER = """
 import socket, sys, threading
-from weir.proxy.capture.destination import original_destination
-KEPT, kept = {KEPT}, []
-"""
-    + """
-def _led(connection):  # a socket of IPv6 that takes IPv4, too, has an address of IPv4 for what was led away
-    host = connection.getpeername()[0]
-    return original_destination(V4(connection) if host.startswith("::ffff:") else connection)
-class V4:
-    family = socket.AF_INET
-    def __init__(self, connection):
-        self.connection = connection
-    def getsockopt(self, *arguments):
-        return self.connection.getsockopt(*arguments)
-    def getsockname(self):
-        host, port, *_ = self.connection.getsockname()
-        return host.removeprefix("::ffff:"), port
-def serve(port):
-    listening = socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
+from weir.proxy.capture.destination import make_transparent, original_destination
+KEPT, kept = 7000, []
+def serve(listening, port):
     while True:
         connection, _ = listening.accept()
         if port == KEPT:
             kept.append(connection)
             continue
-        connection.sendall(f"{port} {_led(connection)}".encode())
+        connection.sendall(f"{port} {original_destination(connection, port)}".encode())
         connection.close()
 for port in map(int, sys.argv[1:]):
-    threading.Thread(target=serve, args=(port,), daemon=True).start()
+    for family in (socket.AF_INET, socket.AF_INET6):
+        listening = socket.socket(family)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if port % 10000 == 9093:
+            make_transparent(listening, 0x77770000)
+        listening.bind(("", port))
+        listening.listen(100)
+        threading.Thread(target=serve, args=(listening, port), daemon=True).start()
 print("listening", flush=True)
 threading.Event().wait(60)
 """
-)
 """Listens on ports, and tells each client which one it reached, and where it was led away from."""
 
 CLIENT = """
@@ -163,7 +166,7 @@ def kernel(hosts: Hosts) -> Iterator[Kernel]:
 def rules_of(hosts: Hosts, **more: Any) -> dict[str, Any]:
     """Broker 1 on host 1, its peer on host 2; host 3 is a client's."""
     own, peers = ([hosts.address(number), hosts.address6(number)] for number in (1, 2))
-    told = {"id": 1, "in": 19093, "out": 19092, "anyone": False, "user": None, "others": True}
+    told = {"id": 1, "in": 19093, "out": 19092, "anyone": False, "user": None, "others": True, "transparent": True}
     return {**told, "own": own, "peers": peers, **more}
 
 
@@ -183,6 +186,34 @@ class TestKernel:
         assert kernel.reach(1, own) == f"{PORT} None"  # to itself
 
     @pytest.mark.long
+    def test_firewall_that_lets_in_the_brokers_port_lets_in_what_is_captured(self, kernel: Kernel) -> None:
+        hosts = kernel.hosts
+        hosts.run(1, "nft", FIREWALL)
+        try:
+            holder = kernel.set(rules_of(hosts))
+            for host in (hosts.address(1), hosts.address6(1)):
+                assert kernel.reach(2, host).startswith("19093 ")
+            holder.kill()
+            holder.wait()
+            kernel.set(rules_of(hosts, transparent=False))  # what is left where the kernel has no tproxy
+            with pytest.raises(LabError, match="timed out"):
+                kernel.reach(2, hosts.address(1))
+        finally:
+            hosts.run(1, "nft", "delete table inet firewall")
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("transparent", [True, False])
+    def test_clients_of_this_machine_reach_its_broker_where_anyone_is_captured(
+        self, kernel: Kernel, transparent: bool
+    ) -> None:
+        """So does the sidecar itself: what it sends to its broker may not come back to it."""
+        own = kernel.hosts.address(1)
+        kernel.set(rules_of(kernel.hosts, anyone=True, transparent=transparent))
+        assert kernel.reach(3, own) == f"19093 {own}:{PORT}"
+        assert kernel.reach(1, own) == f"{PORT} None"
+        assert kernel.reach(1, own, mark=mark_of(1)) == f"{PORT} None"
+
+    @pytest.mark.long
     @pytest.mark.parametrize("others", [True, False])
     def test_others_connections_are_tracked_only_where_that_is_wanted(self, kernel: Kernel, others: bool) -> None:
         """Also those of IPv6, and those that this machine begins. What is between brokers is led through either way."""
@@ -200,11 +231,6 @@ class TestKernel:
             assert kernel.reach(1, peer) == f"19092 {shown[1]}:{PORT}"
             assert kernel.reach(1, peer, mark=mark_of(1)) == f"{PORT} None"
             assert kernel.reach(3, own) == f"{PORT} None"
-
-    def test_anyone_is_led_through_where_that_is_wanted(self, kernel: Kernel) -> None:
-        kernel.set(rules_of(kernel.hosts, anyone=True))
-        own = kernel.hosts.address(1)
-        assert kernel.reach(3, own) == f"19093 {own}:{PORT}"
 
     @pytest.mark.long
     def test_rules_are_gone_with_the_process_that_was_killed(self, kernel: Kernel) -> None:
@@ -260,9 +286,9 @@ class TestKernel:
 
 
 def test_versions_and_sides_without_a_port_have_no_redirect() -> None:
-    rules = CaptureRules(1, PORT, {4: 19093}, {}).create()
-    assert rules.count("redirect") == 2  # from other machines, and from other sidecars of this one
-    assert not [line for line in rules.splitlines() if "redirect" in line and "ip6" in line]
+    rules = [rule for rule in CaptureRules(1, PORT, {4: 19093}, {}).create().splitlines() if "to :" in rule]
+    assert len(rules) == 2  # from other machines, and from other sidecars of this one
+    assert "ip6" not in "".join(rules)
 
 
 def test_addresses_go_to_the_set_of_their_version() -> None:

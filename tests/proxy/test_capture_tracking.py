@@ -50,7 +50,9 @@ def test_rules_that_look_at_connections_need_them_tracked(rules: str, who: str |
 
 
 def test_a_captures_own_table_does_not_count_and_another_sidecars_does() -> None:
-    rules = "table inet weir_{} {{\n\tchain output {{\n\t\ttype nat hook output priority -100;\n\t}}\n}}\n"
+    rules = (
+        "table inet weir_{} {{ # progname weir\n\tchain output {{\n\t\ttype nat hook output priority -100;\n\t}}\n}}\n"
+    )
     assert needed_by(rules.format(1), "inet weir_1") is None
     assert needed_by(rules.format(1) + rules.format(2), "inet weir_1") == "table inet weir_2"
 
