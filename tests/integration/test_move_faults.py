@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from itertools import cycle
 from pathlib import Path
 from random import Random
-from time import sleep
+from time import monotonic, sleep
 
 import pytest
 
@@ -140,6 +140,28 @@ def test_directory_that_is_none_is_told_before_anything_is_set(move: MoveCommand
     assert move.throttles() == NOTHING
     move.run("execute", planned(data), "--throttle", "10MB", "--watch")
     assert [state.replicas for state in move.admin.partitions([topic]).values()] == [(2,)]
+
+
+def test_list_that_brokers_would_not_take_is_told_at_once_and_the_longest_one_is_set(move: MoveCommands) -> None:
+    """Somebody else's entries take all of the room but for those of the move, and then a character more."""
+    topic = filled(move.cluster, move.topic, [1], MB, partitions=2)
+    others = [f"{number}:7" for number in range(10_000, 14_095)]
+    for last, fits in (("10:7", False), ("1:7", True)):
+        listed = ",".join([*others, last])
+        entity = ("--entity-type", "topics", "--entity-name", topic)
+        move.change(*entity, "--add-config", f"leader.replication.throttled.replicas=[{listed}]")
+        before = move.throttles()
+        begun = monotonic()
+        _, error = move.run("execute", move.plan(topic, {0: [2]}), "--throttle", "10MB", status=0 if fits else 1)
+        if fits:
+            assert len(move.throttles().lists[topic]["leader.replication.throttled.replicas"]) == 32_767
+            move.run("verify", move.plan(topic, {0: [2]}), "--watch")
+            assert [state.replicas for state in move.admin.partitions([topic]).values()] == [(2,), (1,)]
+        else:
+            assert monotonic() - begun < 20
+            assert "would have 32,768 characters, and brokers take 32,767: make plans with which at most 4,0" in error
+            assert move.admin.reassignments() == {}
+        assert move.throttles() == before
 
 
 def test_addresses_as_scripts_have_them_reach_the_cluster(move: MoveCommands) -> None:
