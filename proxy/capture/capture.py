@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from weir.proxy.capture.destination import make_transparent, original_destinatio
 from weir.proxy.capture.nftables import Nftables, NftError, PacketFilter
 from weir.proxy.capture.pause import Pause
 from weir.proxy.capture.requirements import CaptureError, check_machine, drop_connections
-from weir.proxy.capture.rules import ALIVE_SECONDS, CaptureRules, mark_of
+from weir.proxy.capture.rules import ALIVE_SECONDS, CaptureRules, mark_of, table_names
 from weir.proxy.capture.tls_trial import TlsTrial
 from weir.proxy.capture.tracking import Tracking, rule_events
 from weir.proxy.config.address import Address, IPAddress, numeric_address
@@ -85,11 +85,14 @@ class Capture:
         self._is_throttled = False
         self._failure: str | None = None
         self._running: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
+        self._changed, self._turned = asyncio.Event(), asyncio.Event()
         self.pause = Pause(self._changed.set, log, clock)
 
-    async def listen(self) -> list[Listener]:
-        """Listen for captured connections, on free ports. Raises OSError; CaptureError for what the machine lacks."""
+    async def listen(self, inherited: MutableMapping[str, socket.socket] | None = None) -> list[Listener]:
+        """Listen for captured connections, on free ports. Raises OSError; CaptureError for what the machine lacks.
+
+        `inherited` are sockets of a process that this one takes over from, by their listeners' names.
+        """
         if self._open_filter is None:
             check_machine()
         try:
@@ -110,8 +113,9 @@ class Capture:
                     tls=(self._ingress_tls if is_ingress else self._egress_tls)[0],
                     stand_ins=None if is_ingress else stand_ins(*self._egress_tls, self._relays[side]),
                     prepare=self._prepare if is_ingress else None,
+                    name=f"capture {side} {version}",
                 )
-                await listener.start()
+                await listener.start((inherited or {}).pop(listener.name, None))
                 self.listeners.append(listener)
                 ports[side][version] = listener.address.port
         settings = self.settings
@@ -123,11 +127,39 @@ class Capture:
             settings.from_ == "anyone",
             settings.user,
             self._is_transparent,
+            inherited is not None and self._stands_already(self._filter),
         )
         events = rule_events() if self._open_filter is None else None
-        self._tracking = Tracking(self._rules.table, self._open_filter or Nftables, events, self._log)
+        tables = [f"inet {name}" for name in table_names(self._broker_id)]
+        self._tracking = Tracking(tables, self._open_filter or Nftables, events, self._log)
         self._tracking.watch(self._changed.set)
         return self.listeners
+
+    def _stands_already(self, packet_filter: PacketFilter) -> bool:
+        """Whether another process has the table of the first name. One that nobody has is deleted."""
+        first = f"inet {table_names(self._broker_id)[0]}"
+        with contextlib.suppress(NftError):  # it is not there, as a rule
+            packet_filter.run(f"delete table {first}")
+            return False
+        listed = ""
+        with contextlib.suppress(NftError):
+            listed = packet_filter.run("list tables inet")
+        return f"table {first}" in listed.splitlines()
+
+    def take_over(self, brokers: Addresses, *, is_in: bool) -> None:
+        """Begin where another process is in the path: what stands passes it, and is given to this one."""
+        self.learn(brokers)
+        if is_in:
+            self.is_in = True
+            self._dropped = set(self._peers)
+
+    async def wait_until_in(self, seconds: float) -> None:
+        """Wait until the kernel leads connections here by rules of this process, if it is to, and no longer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.is_wanted and not (self.is_in and self._has_addresses):
+                    self._turned.clear()
+                    await self._turned.wait()
 
     def start(self) -> None:
         """Begin to capture when it is wanted, and keep the kernel told that this process lives."""
@@ -157,7 +189,7 @@ class Capture:
             return f"nothing is captured: {self._failure}"
         if not self._knows_brokers:
             return "nothing is captured yet: the cluster has not told the brokers' addresses"
-        if self._trial.trouble is not None and self._is_wanted:
+        if self._trial.trouble is not None and self.is_wanted:
             return f"nothing is captured: {self._trial.trouble}"
         return None
 
@@ -192,14 +224,15 @@ class Capture:
         return bool(self._own and self._peers)
 
     @property
-    def _is_wanted(self) -> bool:
+    def is_wanted(self) -> bool:
+        """Whether it is to be in the path."""
         is_asked_for = self.pause.lease is None and (self.settings.when == "always" or self._is_throttled)
         return self._knows_brokers and is_asked_for
 
     async def _run(self) -> None:
         while True:
             self._changed.clear()
-            if not self._is_wanted or not await self._can_stand_in():
+            if not self.is_wanted or not await self._can_stand_in():
                 if self.is_in:
                     self._leave()
                 for listener in self.listeners:
@@ -207,6 +240,7 @@ class Capture:
             elif self._stay():
                 await self._break_direct()
             await self._track()
+            self._turned.set()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REFRESH_SECONDS):
                     await self._changed.wait()
@@ -229,7 +263,7 @@ class Capture:
             return False
         try:
             if not self._has_table:
-                with contextlib.suppress(NftError):  # it is not there, as a rule
+                with contextlib.suppress(NftError):
                     packet_filter.run(f"delete table {rules.table}")
                 self._create(rules, packet_filter)
                 self._has_table = self._tracks_others = True

@@ -1,6 +1,7 @@
 """The rules of nftables that capture connections between brokers, as text for libnftables.
 
-One table for each sidecar, `weir_<broker id>`, with sets that change while it stands:
+One table for each sidecar, `weir_<broker id>`, with sets that change while it stands. (A sidecar that takes over from
+another process, whose table stands, has `weir_<broker id>_b`.)
 
 - `peers4`, `peers6`: the addresses of the other brokers. `own4`, `own6`: those of this sidecar's broker.
 - `alive`: the captured port, for ALIVE_SECONDS after the sidecar last said that it lives. Without it no rule matches,
@@ -26,9 +27,12 @@ _OTHERS_MARK: Final = f"meta mark & {MARK_MASK:#x} == {MARK:#x}"  # the own one 
 _VERSIONS: Final = {4: ("ip", "ipv4_addr"), 6: ("ip6", "ipv6_addr")}
 
 
-def table_name(broker_id: int) -> str:
-    """Return the name of a sidecar's table."""
-    return f"{TABLE_PREFIX}{broker_id}"
+TABLE_NAME: Final = rf"{TABLE_PREFIX}\d+(?:_b)?"  # as a regular expression
+
+
+def table_names(broker_id: int) -> tuple[str, str]:
+    """Return the names that a sidecar's table may have: the first unless another process has it."""
+    return f"{TABLE_PREFIX}{broker_id}", f"{TABLE_PREFIX}{broker_id}_b"
 
 
 def mark_of(broker_id: int) -> int:
@@ -50,6 +54,7 @@ class CaptureRules:
     - `user`: the broker's user, a name or a number, where several brokers share the machine.
     - `transparent`: other machines' connections keep their port on the way to the sidecar (tproxy). So a firewall sees
       them as it sees the broker's. Without, they are redirected, and a firewall has to let in `ct status dnat`.
+    - `is_second`: the table has its second name.
     """
 
     broker_id: int
@@ -59,11 +64,12 @@ class CaptureRules:
     from_anyone: bool = False
     user: str | None = None
     transparent: bool = True
+    is_second: bool = False
 
     @property
     def table(self) -> str:
         """The table, as commands name it."""
-        return f"inet {table_name(self.broker_id)}"
+        return f"inet {table_names(self.broker_id)[self.is_second]}"
 
     def create(self, *, owned: bool = True) -> str:
         """Return the commands that make the table; it captures nothing before `peers` and `alive` were told.

@@ -14,7 +14,7 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
@@ -39,13 +39,13 @@ _NEW_TABLE, _NEW_CHAIN, _NEW_RULE = (_NFNL_SUBSYS_NFTABLES | kind for kind in (0
 _MESSAGE: Final = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
 
 
-def needed_by(ruleset: str, own_table: str | None = None) -> str | None:
-    """Return whose rules need connections tracked, beside those of `own_table`; None where nobody's do.
+def needed_by(ruleset: str, own_tables: Collection[str] = ()) -> str | None:
+    """Return whose rules need connections tracked, beside those of `own_tables`; None where nobody's do.
 
     `ruleset` is what `nft list ruleset` prints. Tables of the older iptables, which are not in it, count unread.
     """
     for name, rules in _TABLE.findall(ruleset):
-        if name != own_table and _NEEDS_TRACKING.search(rules):
+        if name not in own_tables and _NEEDS_TRACKING.search(rules):
             return f"table {name}"
     return legacy_tables()
 
@@ -67,13 +67,13 @@ def legacy_tables(files: tuple[Path, ...] = _LEGACY) -> str | None:
 class Tracking:
     """Decides whether the kernel tracks connections that are not captured, from one look to the next.
 
-    While it does not, each rule that somebody adds is a reason to look. `table` is the capture's own.
+    While it does not, each rule that somebody adds is a reason to look. `tables` are those that the capture may have.
     `open_filter` opens what others' rules are read with; `events` tells of rules that are added, None: nobody does.
     """
 
     def __init__(
         self,
-        table: str,
+        tables: Collection[str],
         open_filter: Callable[[], PacketFilter],
         events: RuleEvents | None,
         log: EventLog,
@@ -81,7 +81,7 @@ class Tracking:
     ) -> None:
         self.needed_by: str | None = "not looked at yet"
         """Whose rules need all connections tracked; None: nobody's do, and only those between brokers are."""
-        self._table = table
+        self._tables = tables
         self._filter = open_filter()
         self._events = events
         self._log = log
@@ -107,7 +107,7 @@ class Tracking:
             return before
         self._added = False
         try:
-            self.needed_by = needed_by(await asyncio.to_thread(self._filter.run, "list ruleset"), self._table)
+            self.needed_by = needed_by(await asyncio.to_thread(self._filter.run, "list ruleset"), self._tables)
         except NftError as error:
             self.needed_by = f"rules that cannot be read: {error}"
         self._next_look = self._clock() + LOOK_SECONDS

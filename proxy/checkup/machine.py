@@ -16,7 +16,7 @@ from typing import Final
 from weir.proxy.admin.troubles import RUNBOOK, Connections, is_full
 from weir.proxy.capture.nftables import Nftables, NftError, PacketFilter
 from weir.proxy.capture.requirements import CaptureError, check_broker, check_machine
-from weir.proxy.capture.rules import TABLE_PREFIX
+from weir.proxy.capture.rules import TABLE_NAME
 from weir.proxy.capture.tracking import needed_by
 from weir.proxy.checkup.findings import Finding, listed
 from weir.proxy.config.tables import Config, Limits
@@ -69,7 +69,7 @@ def rules_findings(open_filter: Callable[[], PacketFilter] = Nftables) -> Iterat
     """Yield what capture's rules are left in this network namespace; nothing where nobody may look."""
     try:
         packet_filter = open_filter()
-        tables = re.findall(rf"^table inet ({TABLE_PREFIX}\d+)", packet_filter.run("list tables inet"), re.MULTILINE)
+        tables = re.findall(rf"^table inet ({TABLE_NAME})\b", packet_filter.run("list tables inet"), re.MULTILINE)
         for name in tables:
             # the kernel removes a table that has an owner when its owner ends
             if "flags owner" in packet_filter.run(f"list table inet {name}"):
@@ -174,8 +174,7 @@ def _tracking_needed_by(open_filter: Callable[[], PacketFilter]) -> str | None:
         rules = open_filter().run("list ruleset")
     except NftError:
         return None
-    own = re.search(rf"^table (inet {TABLE_PREFIX}\d+)", rules, re.MULTILINE)
-    return needed_by(rules, None if own is None else own[1])
+    return needed_by(rules, re.findall(rf"^table (inet {TABLE_NAME})\b", rules, re.MULTILINE)[:1])
 
 
 def kernel_says_synchronised() -> bool | None:
