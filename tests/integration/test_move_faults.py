@@ -164,6 +164,34 @@ def test_list_that_brokers_would_not_take_is_told_at_once_and_the_longest_one_is
         assert move.throttles() == before
 
 
+def test_plans_that_a_script_puts_into_one_file_keep_their_throttles(move: MoveCommands) -> None:
+    """The second plan is done while the first one moves (kafka-kit #346)."""
+    topic = filled(move.cluster, move.topic, [1], 6 * MB, partitions=2)
+    move.run("execute", move.plan(topic, {0: [2]}), "--throttle", "200k")
+    both = move.plan(topic, {1: [1]})
+    move.run("execute", both, "--throttle", "200k", "--additional")
+    _, error = move.run("verify", both)
+    assert f"still moves {topic}-0, and its throttle stays" in error
+    assert move.throttles().lists[topic]["leader.replication.throttled.replicas"] == "0:1"
+    assert move.throttles().rates[1]["leader.replication.throttled.rate"] == "200000"
+    assert move.admin.reassignments()
+    move.run("execute", move.plan(topic, {0: [2]}), "--throttle", "20MB", "--additional", "--watch")
+    assert move.throttles() == NOTHING
+
+
+def test_verify_of_one_plan_tells_of_another_ones_throttle(move: MoveCommands) -> None:
+    """The first of two phases was never verified (kafka-kit #427)."""
+    topic = filled(move.cluster, move.topic, [1], MB, partitions=2)
+    first, second = move.plan(topic, {0: [2]}, "first"), move.plan(topic, {1: [3]}, "second")
+    for plan in (first, second):
+        move.run("execute", plan, "--throttle", "10MB")
+        move.wait_for_end()
+    _, error = move.run("verify", second)
+    assert f"nothing moves, and {topic} still has throttled replicas that another plan or person has set" in error
+    assert "note" not in move.run("verify", first)[1]
+    assert move.throttles() == NOTHING
+
+
 def test_addresses_as_scripts_have_them_reach_the_cluster(move: MoveCommands) -> None:
     server, *_ = move.cluster.bootstrap_servers
     for given in (f"PLAINTEXT://{server}", f"{server},", f"nowhere.invalid:9092,{server}"):

@@ -107,6 +107,7 @@ class TestCapture:
                     hand_over(cluster, sidecar)
                 wait_for_bytes(cluster, received, received.total + 4 * MB)
                 assert_rate(received.series(), begun, now(received), RATE)
+                print(f"worst second: {received.series().worst_window()[0] / RATE:.3f} of the quota")
                 assert _all_pass(cluster)
                 leader.delete_throttle()
             assert_not_stalled(producer)
