@@ -25,6 +25,7 @@ from weir.protocol.framing import (
     Undecoded,
 )
 from weir.protocol.header import SASL_AUTHENTICATE
+from weir.protocol.request_stream import OpaqueReason
 from weir.protocol.response_scanner import Buffer
 from weir.protocol.sasl_answer import SaslAnswer
 from weir.protocol.steps import Steps
@@ -88,7 +89,7 @@ class Connection:
     """Bytes of a fetch that came whole, while it is decided about or held. Other requests wait in their socket."""
     events: int = 0
     """How many events the client's bytes have made: where that stands still, so does the request that is collected."""
-    opaque_reason: str | None = None
+    opaque_reason: OpaqueReason | None = None
     """Why its bytes are not understood any more; None while they are."""
     gate: RequestGate | None = None
     _held: ReplicaFetch | RequestBegins | None = None
@@ -134,6 +135,16 @@ class Connection:
         """Whether nothing is under way: what came has gone, and what was asked has its answer."""
         is_under_way = self.responses.pending or self.to_client or self.to_upstream or self.work is not None
         return not is_under_way and self.requests.at_boundary and not self.requests.opaque
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether its bytes are not understood, and all that came have gone."""
+        return self.requests.opaque and self.responses.opaque and not (self.to_client or self.to_upstream)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a peer has sent its last byte."""
+        return self.client_ended or self.upstream_ended
 
     def next_is_large(self, sender: Sender, is_bulk: bool) -> bool:
         """Return whether a large buffer is worth it for a peer's next read. `is_bulk`: the last had large frames."""
@@ -218,6 +229,19 @@ class Connection:
     def drain(self) -> None:
         """Take no further request."""
         self.phase = "draining"
+
+    def held_bytes(self) -> bytes:
+        """Return what `give_up_held` drops, as it came: what follows it has not been taken."""
+        if isinstance(self._held, ReplicaFetch):
+            return with_size(self._held.frame)
+        return b"" if self._held is None else self.requests.held_head
+
+    def go_on_from(self, opaque_reason: OpaqueReason | None, session_end: float) -> None:
+        """Begin in the middle of a connection, between two requests."""
+        self.fetches.session_end = session_end
+        if opaque_reason is not None:
+            self.requests.opaque = True
+            self._take_event(BecameOpaque(opaque_reason))
 
     def give_up_held(self) -> None:
         """Drop the held request as if it had never come: its client will send it elsewhere."""
