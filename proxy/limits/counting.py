@@ -8,7 +8,7 @@ from typing import Final
 
 from weir.limits.clients import Client
 from weir.protocol.produce_response import with_throttle_time
-from weir.protocol.produce_versions import PRODUCE_VERSIONS, nearest_produce_version
+from weir.protocol.produce_versions import nearest_produce_version
 from weir.protocol.record_counts import RecordCounts
 from weir.protocol.response_scanner import Buffer
 from weir.proxy.limits.stage import LimitStage
@@ -30,14 +30,12 @@ class FetchAnswer:
     is_dense = False  # batches are stepped over, however large a read is
 
     def __init__(
-        self, stage: LimitStage, client: Client, counts: RecordCounts, *, by_id: bool, answered: Callable[[int], None]
+        self, stage: LimitStage, client: Client, counts: RecordCounts, answered: Callable[[int], None]
     ) -> None:
-        """`answered` is called with the number of records when the answer has passed whole. `by_id`: topics have no
-        names."""
+        """`answered` is called with the number of records when the answer has passed whole."""
         self._stage = stage
         self._client = client
         self._counts = counts
-        self._by_id = by_id
         self._answered = answered
         self.step_over = counts.step_over
 
@@ -50,7 +48,7 @@ class FetchAnswer:
         """Let bytes pass."""
         taken = self._counts.receive(view)
         if self._counts.done:
-            self._answered(_count(self._stage, self._client, self._counts, by_id=self._by_id))
+            self._answered(_count(self._stage, self._client, self._counts))
         return [view[:taken]], taken
 
     def look(self, view: memoryview) -> int:
@@ -65,22 +63,19 @@ class FetchAnswer:
 class ProduceCount:
     """Counts the records of one Produce request as it passes."""
 
-    def __init__(
-        self, stage: LimitStage, client: Client, counts: RecordCounts, version: int, counted: Callable[[], None]
-    ) -> None:
+    def __init__(self, stage: LimitStage, client: Client, counts: RecordCounts, counted: Callable[[], None]) -> None:
         """`counted` is called when the request has passed whole."""
         self._stage = stage
         self._client = client
         self._counts = counts
         self._counted = counted
-        self._row = PRODUCE_VERSIONS[version]
 
     def __call__(self, view: memoryview) -> bool:
         """See the next bytes. Returns whether the request has passed whole."""
         counts = self._counts
         counts.receive(view)
         if counts.done:
-            _count(self._stage, self._client, counts, by_id=self._row.names_topics_by_id)
+            _count(self._stage, self._client, counts)
             self._counted()
         return counts.done
 
@@ -173,10 +168,10 @@ def told_seconds(pause: float, expected: float, most: float, held: float, *, is_
     return min(max(least, expected - _MOST_HELD_PART * held), most)
 
 
-def _count(stage: LimitStage, client: Client, counts: RecordCounts, *, by_id: bool) -> int:
+def _count(stage: LimitStage, client: Client, counts: RecordCounts) -> int:
     """Account for an answer or a request that has passed whole. Returns its records."""
     if counts.fault is not None:
         stage.not_counted[counts.fault] += 1
-    batches = stage.batches(counts.topics, by_id=by_id)
+    batches = stage.batches(counts.topics, by_id=counts.by_id)
     client.count(batches)
     return sum([one.records for one in batches])

@@ -39,6 +39,7 @@ MOST_TOLD_PRODUCE_SECONDS: Final = 15.0
 """The most that a producer is told to wait where its pause is longer than a request can be held."""
 
 _LIMITED: Final = (FETCH, PRODUCE, SHARE_FETCH)
+_NEVER: Final = -1  # no generation of the clients
 _MOST_IN_FLIGHT: Final = 5  # requests of a producer (max.in.flight.requests.per.connection)
 _INVALID_FETCH_SESSION_EPOCH: Final = 71
 _UNKNOWN_HIGH_WATERMARK: Final = -1
@@ -54,10 +55,9 @@ class LinkGate:
         self._link = link
         self._client: Client | None = None  # of the request that is held or under way
         self._holds = False
-        self._known: Client | None = None  # the client of `_client_id`
-        self._client_id: bytes | None = None
-        self._known_at = -1
-        self._passing = b""  # the client id of the last request as on the wire, where no rule covers it
+        self._known: Client | None = None  # who sent the last request; None: no rule covers it
+        self._known_as = b""  # its id as on the wire
+        self._known_at = _NEVER  # generation of the clients
         self._brought: bool | None = None  # whether the last Fetch brought records; None where there was none
         self._produces = 0  # requests that wait for an answer
         self._answered: deque[float] = deque(maxlen=_MOST_IN_FLIGHT)
@@ -72,27 +72,29 @@ class LinkGate:
         """Return whether it is a request that moves records, and not of the client that was found to have no limit."""
         if head.api_key not in _LIMITED:
             return False
-        passing = self._passing
-        if not passing or self._known_at != self._stage.clients.generation:
+        if self._known is not None or self._known_at != self._stage.clients.generation:
             return True
-        return frame[CLIENT_ID_AT : CLIENT_ID_AT + len(passing)] != passing
+        return frame[CLIENT_ID_AT : CLIENT_ID_AT + len(self._known_as)] != self._known_as
 
     def arrived(self, request: RequestBegins) -> Pass | Hold:
         """Hold or pass a request that has come."""
-        client_id = request.sender.client_id
-        if client_id != self._client_id or self._known_at != self._stage.clients.generation:
-            self._client_id, self._known_at = client_id, self._stage.clients.generation
-            self._known = self._stage.client(client_id)
-            self._passing = request.sender.client_id_field if self._known is None else b""
+        sender, clients = request.sender, self._stage.clients
+        if self._known_at != clients.generation or not sender.start.startswith(self._known_as, CLIENT_ID_AT):
+            self._known = self._stage.client(sender.client_id)
+            self._known_as = sender.client_id_field
+            self._known_at = clients.generation if self._known_as else _NEVER
         client = self._known
         if client is None:
             return Pass()
         if request.may_be_replicas:
             return self._not_counted()
         now = self._stage.clock()
-        outcome = self._decide(request, client, now, now, self._held_until(request, now))
-        assert isinstance(outcome, (Pass, Hold))  # noqa: S101 - nothing is answered or changed before it was held
-        return outcome
+        if not self._produces and request.head.api_key == PRODUCE:
+            self._answered.extend([now] * _MOST_IN_FLIGHT)
+        wait = self._asks(client)
+        if wait <= 0:
+            return self._goes(request, client)
+        return self._hold(request, client, wait, now, now, self._held_until(request, now))
 
     def wake(self) -> None:
         """Have the held request decided about again."""
@@ -114,32 +116,42 @@ class LinkGate:
         """
         kind, sent_at = _kind(request), now
         if kind in ("produce", "transaction"):
-            if not self._produces:
-                self._answered.extend([now] * _MOST_IN_FLIGHT)
             sent_at = self._answered[0]
         rounded = ROUNDED_SECONDS if kind == "fetch" else 0.0
         return min(sent_at + HOLDS[kind].seconds(request.sender.wait_seconds) + rounded, self._link.session_end)
 
-    def _again(self, request: RequestBegins, client: Client, since: float, until: float) -> Steps[Outcome]:
-        return self._decide(request, client, self._stage.clock(), since, until)
-        yield
-
-    def _decide(self, request: RequestBegins, client: Client, now: float, since: float, until: float) -> Outcome:
+    def _asks(self, client: Client) -> float:
+        """Return how many seconds a request has to wait before it asks again; 0 where it goes."""
         if self._client is not client:
             self.gone()
             self._client = client
-        wait = client.asks(self)
+        return client.asks(self)
+
+    def _goes(self, request: RequestBegins, client: Client) -> Pass:
+        self._holds = False
+        client.goes(self)
+        client.rates.waited(self)
+        return self._passed(request, client)
+
+    def _hold(
+        self, request: RequestBegins, client: Client, wait: float, now: float, since: float, until: float
+    ) -> Hold:
+        self._holds = True
+        client.rates.waits(self, since)
+        look = now + LOOK_SECONDS if HOLDS[_kind(request)].gives_way else until
+        return Hold(min(now + wait, until, look), partial(self._again, request, client, since, until))
+
+    def _again(self, request: RequestBegins, client: Client, since: float, until: float) -> Steps[Outcome]:
+        return self._decide(request, client, since, until)
+        yield
+
+    def _decide(self, request: RequestBegins, client: Client, since: float, until: float) -> Outcome:
+        """Decide about a request that is held."""
+        now, wait = self._stage.clock(), self._asks(client)
         if wait <= 0:
-            self._holds = False
-            client.goes(self)
-            client.rates.waited(self)
-            return self._shortened(request, self._passed(request, client), now - since)
-        gives_way = HOLDS[_kind(request)].gives_way
-        if now == since or (now < until and not (gives_way and self._link.has_more)):
-            self._holds = True
-            client.rates.waits(self, since)
-            look = min(now + wait, until, now + LOOK_SECONDS if gives_way else until)
-            return Hold(look, partial(self._again, request, client, since, until))
+            return self._shortened(request, self._goes(request, client), now - since)
+        if now < until and not (HOLDS[_kind(request)].gives_way and self._link.has_more):
+            return self._hold(request, client, wait, now, since, until)
         self._holds = False
         client.rates.waited(self)
         if request.head.api_key == FETCH and (answer := _empty_answer(request)) is not None:
@@ -149,7 +161,7 @@ class LinkGate:
         if (data := request.sender.asking_for_no_records()) is not None and (counts := _counts(request)) is not None:
             client.sent_away(self)
             self._stage.holds_cut["answered"] += 1
-            observer = FetchAnswer(self._stage, client, counts, by_id=True, answered=lambda records: None)
+            observer = FetchAnswer(self._stage, client, counts, lambda records: None)
             return Forward(data, Pending(request.head.correlation_id, observer))
         self.gone()
         self._stage.holds_cut["passed"] += 1
@@ -161,13 +173,12 @@ class LinkGate:
             counts = _counts(request)
             if counts is None:
                 return self._not_counted()
-            by_id = head.api_key == SHARE_FETCH or FETCH_VERSIONS[head.api_version].names_topics_by_id
-            return Pass(FetchAnswer(self._stage, client, counts, by_id=by_id, answered=self._fetched))
+            return Pass(FetchAnswer(self._stage, client, counts, self._fetched))
         counts = counts_of_request(PRODUCE, head.api_version)
         if counts is None:
             return self._not_counted()
         counted = partial(client.answered, self)  # what it costs is known: the next one in line need not wait for more
-        watcher = ProduceCount(self._stage, client, counts, head.api_version, counted)
+        watcher = ProduceCount(self._stage, client, counts, counted)
         if not head.expects_response:
             return Pass(watcher=watcher)
         self._produces += 1
