@@ -54,7 +54,7 @@ class LinkGate:
         self._side = side
         self._link = link
         self._client: Client | None = None  # of the request that is held or under way
-        self._holds = False
+        self._held: RequestBegins | None = None
         self._known: Client | None = None  # who sent the last request; None: no rule covers it
         self._known_as = b""  # its id as on the wire
         self._known_at = _NEVER  # generation of the clients
@@ -103,7 +103,9 @@ class LinkGate:
     def gone(self) -> None:
         """Leave the lines."""
         client, self._client = self._client, None
-        self._holds = False
+        if self._held is not None and not self._held.head.expects_response:
+            self._stage.holds_cut["dropped"] += 1  # and its client sends it to nobody else
+        self._held = None
         if client is not None:
             client.rates.waited(self)
             client.leaves(self)
@@ -128,7 +130,7 @@ class LinkGate:
         return client.asks(self)
 
     def _goes(self, request: RequestBegins, client: Client) -> Pass:
-        self._holds = False
+        self._held = None
         client.goes(self)
         client.rates.waited(self)
         return self._passed(request, client)
@@ -136,7 +138,7 @@ class LinkGate:
     def _hold(
         self, request: RequestBegins, client: Client, wait: float, now: float, since: float, until: float
     ) -> Hold:
-        self._holds = True
+        self._held = request
         client.rates.waits(self, since)
         look = now + LOOK_SECONDS if HOLDS[_kind(request)].gives_way else until
         return Hold(min(now + wait, until, look), partial(self._again, request, client, since, until))
@@ -152,7 +154,7 @@ class LinkGate:
             return self._shortened(request, self._goes(request, client), now - since)
         if now < until and not (HOLDS[_kind(request)].gives_way and self._link.has_more):
             return self._hold(request, client, wait, now, since, until)
-        self._holds = False
+        self._held = None
         client.rates.waited(self)
         if request.head.api_key == FETCH and (answer := _empty_answer(request)) is not None:
             client.sent_away(self)
@@ -214,7 +216,7 @@ class LinkGate:
 
     def _all_answered(self) -> None:
         """Note that nothing is under way. Where the client has sent its next request before, that goes on waiting."""
-        if self._holds and self._client is not None:
+        if self._held is not None and self._client is not None:
             self._client.answered(self)
         else:
             self.gone()

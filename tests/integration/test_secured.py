@@ -198,8 +198,10 @@ def test_clients_with_certificates_are_held_to_their_limit(tmp_path: Path) -> No
     }
     keys = {1: BrokerKeys(here.together, authority.ca)}
     with SecuredCluster("SSL", keys, ingress={1: ingress}, brokers=1, routes=Route.INGRESS) as cluster:
+        who = {("User:application", ACLOperation.ALL), ("User:ANONYMOUS", ACLOperation.DESCRIBE)}
         acls = [
-            ACL("User:application", "*", ACLOperation.ALL, ACLPermissionType.ALLOW, ResourcePattern(kind, "limited"))
+            ACL(name, "*", operation, ACLPermissionType.ALLOW, ResourcePattern(kind, "limited"))
+            for name, operation in who
             for kind in (ResourceType.TOPIC, ResourceType.GROUP)
         ]
         admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
