@@ -53,7 +53,6 @@ class RecordCounts:
     __slots__ = (
         "_batches",
         "_held",
-        "_left",
         "_partitions",
         "_skip",
         "_starts_at_zero",
@@ -63,6 +62,7 @@ class RecordCounts:
         "_wanted",
         "by_id",
         "fault",
+        "left",
         "topics",
     )
 
@@ -71,7 +71,8 @@ class RecordCounts:
         self.topics: dict[bytes, list[int]] = {}
         """[records, bytes of whole batches] by topic name or id."""
         self.fault: str | None = None
-        self._left = -1  # bytes of the frame still to come
+        self.left = -1
+        """Bytes of the frame still to come; -1 until that is known."""
         self._unread = 0  # bytes of it that the structure has not taken
         self._held = bytearray()
         self._skip = 0
@@ -97,27 +98,24 @@ class RecordCounts:
     @property
     def done(self) -> bool:
         """Whether the frame's last byte was received."""
-        return self._left == 0
-
-    @property
-    def left(self) -> int:
-        """Bytes of the frame still to come; -1 until that is known."""
-        return self._left
+        return self.left == 0
 
     def receive(self, view: memoryview) -> int:
         """Take the next bytes. Returns how many of them are of this frame."""
         at, end = 0, len(view)
-        if self._left < 0:
+        if self.left < 0:
             at = min(SIZE.size - len(self._held), end)
-            self._held += view[:at]
-            if len(self._held) < SIZE.size:
+            held = self._held + view[:at]
+            if len(held) < SIZE.size:
+                self._held = held
                 return at
-            (size,) = SIZE.unpack(self._held)
-            self._held = bytearray()
-            self._left = self._unread = max(0, size)
+            (size,) = SIZE.unpack(held)
+            if self._held:
+                self._held = bytearray()
+            self.left = self._unread = max(0, size)
             self._want(self._wanted)
-        end = min(end, at + self._left)
-        self._left -= end - at
+        end = min(end, at + self.left)
+        self.left -= end - at
         while at < end and self._structure is not None:
             if self._skip:
                 step = min(self._skip, end - at)
@@ -138,7 +136,7 @@ class RecordCounts:
                     self._go_on(data)
             else:
                 at += self._read(self._structure, view[at:end])
-        if not self._left and self._structure is not None:
+        if not self.left and self._structure is not None:
             self._structure = None
             self.fault = self.fault or "frame"
         return end
@@ -170,14 +168,14 @@ class RecordCounts:
         These are what is left of a batch whose head was read, or of a frame that cannot be read.
         """
         if self._structure is None:
-            size = max(0, self._left - 1)
+            size = max(0, self.left - 1)
         elif self._batches is not None:
             size = self._batches.step_over(self._skip - 1)
             self._skip -= size
             self._unread -= size
         else:
             return 0
-        self._left -= size
+        self.left -= size
         return size
 
     def _go_on(self, data: bytes | None) -> None:
@@ -222,7 +220,9 @@ class RecordCounts:
                     size = _last_int((yield after + SIZE.size))
                 else:
                     size = _last_int((yield fixed + SIZE.size))
-                yield from self._records(size)
+                if size > 0:
+                    yield self._records(size)
+                    self._end_of_records()
 
     def _flexible_fetch(self, row: FetchVersion) -> Structure:
         yield from self._tags((yield SIZE.size + 1))
@@ -231,7 +231,10 @@ class RecordCounts:
                 for _ in range((yield from self._count((yield row.response_partition.layout.size + 1)))):
                     yield from self._tags((yield ABORTED_TRANSACTION_SIZE + 1))
                 # the preferred read replica is before the records
-                yield from self._records((yield from self._varint((yield SIZE.size + 1))) - 1)
+                size = (yield from self._varint((yield SIZE.size + 1))) - 1
+                if size > 0:
+                    yield self._records(size)
+                    self._end_of_records()
                 yield from self._tags((yield 1))
             yield from self._tags((yield 1))
 
@@ -272,14 +275,20 @@ class RecordCounts:
             named = yield length + SIZE.size
             self._topic = named[:length]
             for _ in range(self._checked_partitions(_last_int(named))):
-                yield from self._records(_last_int((yield 2 * SIZE.size)))
+                size = _last_int((yield 2 * SIZE.size))
+                if size > 0:
+                    yield self._records(size)
+                    self._end_of_records()
 
     def _flexible_produce(self) -> Structure:
         yield from self._tags((yield 1))
         yield from self._compact_bytes((yield 1))  # the transactional id
         for _ in range((yield from self._count((yield _ACKS_AND_TIMEOUT.size + 1)))):
             for _ in range((yield from self._begin_topic())):
-                yield from self._records((yield from self._varint((yield SIZE.size + 1))) - 1)
+                size = (yield from self._varint((yield SIZE.size + 1))) - 1
+                if size > 0:
+                    yield self._records(size)
+                    self._end_of_records()
                 yield from self._tags((yield 1))
             yield from self._tags((yield 1))
 
@@ -302,12 +311,14 @@ class RecordCounts:
             raise _NotCounted("partitions")
         return count
 
-    def _records(self, size: int) -> Structure:
-        if size <= 0:
-            return
-        self._batches = batches = BatchCounter(size, starts_at_zero=self._starts_at_zero)
-        yield -size
-        self._batches = None
+    def _records(self, size: int) -> int:
+        """Count batches in the next bytes: returns what is to be yielded for them. Call `_end_of_records` then."""
+        self._batches = BatchCounter(size, starts_at_zero=self._starts_at_zero)
+        return -size
+
+    def _end_of_records(self) -> None:
+        batches, self._batches = self._batches, None
+        assert batches is not None  # noqa: S101
         if batches.corrupt:
             self.fault = "batch"
         if batches.complete:

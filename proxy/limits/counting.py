@@ -25,39 +25,31 @@ _LONGEST_ANSWER: Final = 64 * 1024  # bytes of a Produce answer that is kept to 
 
 
 class FetchAnswer:
-    """Counts the records of one Fetch answer. It changes nothing: whoever asks again is held, and need not be told."""
+    """Counts the records of one Fetch answer as it passes (a ResponseWatcher).
 
-    is_dense = False  # batches are stepped over, however large a read is
+    Whoever asks again is held, and need not be told. `answered` is called with the number of records.
+    """
+
+    __slots__ = ("_answered", "_client", "_counts", "_stage", "see", "step_over")
 
     def __init__(
         self, stage: LimitStage, client: Client, counts: RecordCounts, answered: Callable[[int], None]
     ) -> None:
-        """`answered` is called with the number of records when the answer has passed whole."""
         self._stage = stage
         self._client = client
         self._counts = counts
         self._answered = answered
+        self.see = counts.receive
         self.step_over = counts.step_over
 
     @property
-    def done(self) -> bool:
-        """Whether the answer has passed whole."""
-        return self._counts.done
+    def left(self) -> int:
+        """Bytes of the answer still to come; -1 until that is known."""
+        return self._counts.left
 
-    def receive(self, view: memoryview) -> tuple[list[Buffer], int]:
-        """Let bytes pass."""
-        taken = self._counts.receive(view)
-        if self._counts.done:
-            self._answered(_count(self._stage, self._client, self._counts))
-        return [view[:taken]], taken
-
-    def look(self, view: memoryview) -> int:
-        """Take bytes that pass, in the middle of the answer; see ResponseObserver."""
-        counts = self._counts
-        if len(view) >= counts.left:
-            return -1
-        counts.receive(view)
-        return counts.step_over()
+    def passed(self) -> None:
+        """Account for it."""
+        self._answered(_count(self._stage, self._client, self._counts))
 
 
 class ProduceCount:

@@ -163,8 +163,8 @@ class LinkGate:
         if (data := request.sender.asking_for_no_records()) is not None and (counts := _counts(request)) is not None:
             client.sent_away(self)
             self._stage.holds_cut["answered"] += 1
-            observer = FetchAnswer(self._stage, client, counts, lambda records: None)
-            return Forward(data, Pending(request.head.correlation_id, observer))
+            watcher = FetchAnswer(self._stage, client, counts, lambda records: None)
+            return Forward(data, Pending(request.head.correlation_id, watcher=watcher))
         self.gone()
         self._stage.holds_cut["passed"] += 1
         return self._passed(request, client)
@@ -175,7 +175,7 @@ class LinkGate:
             counts = _counts(request)
             if counts is None:
                 return self._not_counted()
-            return Pass(FetchAnswer(self._stage, client, counts, self._fetched))
+            return Pass(answer_watcher=FetchAnswer(self._stage, client, counts, self._fetched))
         counts = counts_of_request(PRODUCE, head.api_version)
         if counts is None:
             return self._not_counted()
@@ -193,10 +193,10 @@ class LinkGate:
     def _shortened(self, request: RequestBegins, passed: Pass, held: float) -> Outcome:
         """Take what a Fetch without a session was held for off the time that it waits at the broker."""
         wait = request.sender.wait_seconds
-        if not held or not wait or passed.observer is None or _kind(request) != "fetch":
+        if not held or not wait or passed.answer_watcher is None or _kind(request) != "fetch":
             return passed
         data = request.sender.with_wait(round(1000 * max(0.0, wait - held)))
-        return Forward(data, Pending(request.head.correlation_id, passed.observer))
+        return Forward(data, Pending(request.head.correlation_id, watcher=passed.answer_watcher))
 
     def _not_counted(self) -> Pass:
         self._stage.not_counted["version"] += 1
