@@ -121,8 +121,10 @@ def test_a_sidecar_that_is_killed_and_started_anew(cluster: Cluster, drivers: Dr
         with ThreadPoolExecutor(1) as together:
             running = begun(together, cluster, drivers, client, role, topic, count=COUNT, in_flight=5, seconds=120)
             cluster.wait_for("a third", lambda: running.done() or counted(cluster, topic) > COUNT / 3, 60, 0.05)
+            killed_at = time.monotonic()
             cluster.kill_sidecar(1)
             cluster.start_sidecar(1)
+            away = time.monotonic() - killed_at
             outcome = moved(cluster, role, topic, running.result())
     finally:
         sidecar.config.write_text(plain)
@@ -133,7 +135,7 @@ def test_a_sidecar_that_is_killed_and_started_anew(cluster: Cluster, drivers: Dr
         assert (outcome.records, outcome.distinct) == (COUNT, COUNT)
         assert joins(cluster, topic) == (role == "consume")
     else:
-        alone, joined = of_kafka_alone(cluster, drivers, client, role)
+        alone, joined = of_kafka_alone(cluster, drivers, client, role, away)
         assert [error for error in complaints(outcome, alone) if not _OF_A_CONNECTION.search(error)] == []
         assert outcome.records - outcome.distinct <= max(alone.records - alone.distinct, MOST_TWICE * per_second)
         assert COUNT - outcome.distinct <= max(COUNT - alone.distinct, 0)
@@ -143,8 +145,8 @@ def test_a_sidecar_that_is_killed_and_started_anew(cluster: Cluster, drivers: Dr
     check_rate(since(outcome, after_the_break), per_second, 25)
 
 
-def of_kafka_alone(cluster: Cluster, drivers: Drivers, client: str, role: str) -> tuple[Outcome, int]:
-    """Break a client's connections to the broker, without a sidecar between them. Returns also how often it joined."""
+def of_kafka_alone(cluster: Cluster, drivers: Drivers, client: str, role: str, away: float) -> tuple[Outcome, int]:
+    """Have the broker `away` for so many seconds, without a sidecar. Returns also how often the client joined."""
     topic = filled(cluster, COUNT, 25) if role == "consume" else new_topic(cluster)
     cluster.kill_sidecar(1)
     link = slow_link(cluster)
@@ -158,7 +160,7 @@ def of_kafka_alone(cluster: Cluster, drivers: Drivers, client: str, role: str) -
                 time.sleep(COUNT / 3 / AT_ONCE * LATE)
             link.kill()
             link.wait()
-            time.sleep(1)  # about as long as a sidecar is away
+            time.sleep(away)
             link = slow_link(cluster)
             outcome = moved(cluster, role, topic, running.result())
     finally:
