@@ -42,7 +42,7 @@ def set_limits(
         typer.Option("--per", help="Whether each client id has the limit, or all tasks of a connector share it."),
     ] = "task",
     records: Annotated[
-        str | None, typer.Option("--records", metavar="NUMBER", help="Records/s; 'none' for no limit.")
+        str | None, typer.Option("--records", metavar="NUMBER", help="Records/s; 'none': they are only counted.")
     ] = None,
     batches: Annotated[
         str | None,
@@ -64,7 +64,9 @@ def set_limits(
     }
     change = {name: None if value == _NONE else value for name, value in given.items() if value is not None}
     if not change:
-        raise CommandError("nothing to set: give --records, --batches or --bytes.", WRONG_USAGE)
+        raise CommandError(
+            "nothing to set: give --records ('none' counts them, no more), --batches or --bytes.", WRONG_USAGE
+        )
     body = {"client": [{"client_id": client_id, "per": per, **change}], **lease.as_plain()}
     return _changed(where, "PATCH", _PATH, json_wanted, body)
 

@@ -20,7 +20,6 @@ from weir.protocol.framing import (
     RequestBegins,
     RequestEvent,
     RequestStream,
-    ResponseObserver,
     ResponseStream,
     Undecoded,
 )
@@ -42,6 +41,7 @@ MOST_FETCHES: Final = 8
 """The most replica fetches among them, as each keeps its plan. Kafka's fetchers have one under way."""
 
 _NOTHING: Final = memoryview(b"")
+_PLAIN: Final = outcomes.Pass()
 
 
 Phase = Literal["open", "draining", "lingering", "closed"]
@@ -94,7 +94,7 @@ class Connection:
     gate: RequestGate | None = None
     _held: ReplicaFetch | RequestBegins | None = None
     _discarded: float = 0  # bytes still to come that do not go to the broker
-    _observer: ResponseObserver | None = None  # of the next request that passes
+    _passing: outcomes.Pass = _PLAIN  # what was decided about the next request that passes
     _watcher: RequestWatcher | None = None  # of the request that passes now
 
     # What may be done
@@ -299,9 +299,9 @@ class Connection:
                 if self.gate is None or self._goes_on(memoryview(buffer)):
                     self.to_upstream.append(buffer)
             case Expect(api_key, api_version, correlation_id) if not self._discarded:
-                observer = SaslAnswer(api_version) if api_key == SASL_AUTHENTICATE else self._observer
-                self._expect(Pending(correlation_id, observer))
-                self._observer = None
+                passing, self._passing = self._passing, _PLAIN
+                observer = SaslAnswer(api_version) if api_key == SASL_AUTHENTICATE else passing.observer
+                self._expect(Pending(correlation_id, observer, watcher=passing.answer_watcher))
             case ReplicaFetch():
                 return self._decide(event)
             case PartDecoded():
@@ -358,14 +358,14 @@ class Connection:
     def _carry_out(self, outcome: Outcome, request: ReplicaFetch | RequestBegins) -> None:
         """Do with a request what was decided."""
         match outcome:
-            case outcomes.Pass(observer, watcher):
+            case outcomes.Pass():
                 if isinstance(request, ReplicaFetch):
-                    self._expect(Pending(request.header.correlation_id, observer))
+                    self._expect(Pending(request.header.correlation_id, outcome.observer))
                     self.to_upstream.append(with_size(request.frame))
                 else:
-                    self._watcher = watcher
+                    self._watcher = outcome.watcher
                     if request.head.expects_response:
-                        self._observer = observer
+                        self._passing = outcome
             case outcomes.Hold():
                 self._held, self.hold = request, outcome
                 self._close_if_over()
