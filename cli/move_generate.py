@@ -98,7 +98,7 @@ def _propose(
 
     The last is None unless it is to be watched, and bytes move.
     """
-    from weir.control.move_look import INFLOW_SECONDS, growth, leader_sizes
+    from weir.control.plan_state import INFLOW_SECONDS, growth, leader_sizes
 
     racks = admin.racks()
     if missing := [str(broker) for broker in wanted if broker not in racks]:

@@ -55,7 +55,7 @@ def read_live(options: LiveOptions, broker: int | None) -> Live | None:
             raise CommandError("--admin needs --bootstrap-server: sidecars tell only what comes in now.", WRONG_USAGE)
         return None
     connect, sidecars = connector(options.bootstrap_server, options.command_config), Sidecars(options.admin)
-    from weir.control.move_look import growth, leader_sizes
+    from weir.control.plan_state import growth, leader_sizes
 
     with told_errors(), connect() as admin:
         brokers = admin.brokers()

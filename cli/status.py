@@ -88,7 +88,7 @@ def _sidecars_status(where: Where, json_wanted: bool, watch: bool) -> int:
 
 
 def _fleet_status(where: Where, cluster: ClusterAdmin, json_wanted: bool, watch: bool) -> int:
-    from weir.control.fleet import look
+    from weir.control.fleet import cluster_state
 
     found = sidecars(where, cluster)
     replies = ask_all(list(found), "GET", "/v1/status")
@@ -96,7 +96,7 @@ def _fleet_status(where: Where, cluster: ClusterAdmin, json_wanted: bool, watch:
     replies = [fleet_status.of_broker(reply, found[reply.admin]) for reply in replies]
     limited, replies = rows_of(replies, limited_rows)
     routes, replies = rows_of(replies, _routes)
-    state = look(cluster)
+    state = cluster_state(cluster)
     stuck = state.stuck_moves(fleet_status.not_following(replies))
     why_not_stale = state.why_not_stale(fleet_status.none_behind_seconds(replies))
     if json_wanted:

@@ -61,11 +61,11 @@ def show(
     """Show the throttle in force, and where each part came from; with a cluster Kafka's own settings too."""
     if where.bootstrap_server is None:
         return _print(ask_sidecars(where, "GET", _PATH), json_wanted)
-    from weir.control.fleet import look
+    from weir.control.fleet import cluster_state
 
     with cluster_of(where.bootstrap_server, where.command_config) as cluster:
         replies = ask_all(list(sidecars(where, cluster)), "GET", _PATH)
-        state = look(cluster)
+        state = cluster_state(cluster)
     for sentence in silent(state):
         print(f"weir: {sentence}", file=sys.stderr)
     return _print(replies, json_wanted, state.throttles)

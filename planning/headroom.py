@@ -48,7 +48,7 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A partition at one look: its leader, its replicas, and its bytes at the leader."""
+    """A partition at one moment: its leader, its replicas, and its bytes at the leader."""
 
     leader: int
     replicas: Brokers
@@ -57,7 +57,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one look tells of the links. `moving` are the plan's partitions, `held` all that the brokers hold.
+    """What is known of the links at one moment. `moving` are the plan's partitions, `held` all that the brokers hold.
 
     `passed` has the brokers whose sidecar answered.
     """
