@@ -207,7 +207,10 @@ def _read_nullable_string(frame: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def _read_classic_head(frame: bytes, version: int, correlation_id: int) -> tuple[MetadataHead, int, int]:
-    """Do as `_read_head` for v1 to v5: throttle_time_ms exists from v3 on, cluster_id from v2 on."""
+    """Return the head of v1 to v5, the number of topics, and the offset of the first one.
+
+    throttle_time_ms exists from v3 on, cluster_id from v2 on.
+    """
     at = _after_correlation_id(frame, correlation_id) + (4 if version >= 3 else 0)
     count, at = CLASSIC.read_count(frame, at, 4 + 2 + 4 + 2)
     brokers = []
@@ -230,7 +233,7 @@ def _read_classic_nullable_string(frame: bytes, at: int) -> tuple[bytes | None, 
 
 
 def _read_head(frame: bytes, correlation_id: int) -> tuple[MetadataHead, int, int]:
-    """Return the head, the number of topics, and the offset of the first one."""
+    """Return the head of a flexible version, the number of topics, and the offset of the first one."""
     at = _after_tags(frame, _after_correlation_id(frame, correlation_id)) + 4  # throttle_time_ms
     count, at = COMPACT.read_count(frame, at, _SMALLEST_BROKER)
     brokers = []

@@ -8,14 +8,14 @@ records are its own: only these count.
 
 import struct
 from collections.abc import Generator
-from typing import Final, TypeAlias
+from typing import Final
 
 from weir.protocol.batch_counter import BatchCounter
 from weir.protocol.fetch_versions import ABORTED_TRANSACTION_SIZE, FETCH_VERSIONS, TOPIC_ID_SIZE, FetchVersion
 from weir.protocol.header import FETCH, PRODUCE, SHARE_FETCH, SIZE
 from weir.protocol.primitives import LONGEST_STRING
 from weir.protocol.produce_versions import PRODUCE_VERSIONS, ProduceVersion
-from weir.protocol.varint import LONGEST_VARINT
+from weir.protocol.structure import LongVarint, Structure, tags, varint
 
 MOST_PARTITIONS: Final = 20_000
 """With more partitions in one frame the rest is not counted, as each takes some microseconds."""
@@ -34,9 +34,6 @@ _ACQUIRED: Final = struct.Struct(">qqh")
 
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
 _FIXED_HEADER_SIZE: Final = 8
-
-Structure: TypeAlias = Generator[int, bytes, None]
-"""Reads a frame. It yields n > 0 to be sent the next n bytes, and n < 0 to have -n bytes skipped."""
 
 
 class _NotCounted(Exception):
@@ -83,11 +80,11 @@ class RecordCounts:
         self._topic = b""
         self._partitions = 0
         self._starts_at_zero = structure == "produce"
-        self._structure: Structure | None
         if structure == "produce":
-            self._structure = self._produce(PRODUCE_VERSIONS[version])
+            read = self._produce(PRODUCE_VERSIONS[version])
         else:
-            self._structure = self._share() if structure == "share" else self._fetch(FETCH_VERSIONS[version])
+            read = self._share_fetch() if structure == "share" else self._fetch(FETCH_VERSIONS[version])
+        self._structure: Structure | None = self._as_far_as_readable(read)
 
     @property
     def done(self) -> bool:
@@ -157,18 +154,16 @@ class RecordCounts:
                 at = stop
         except StopIteration:
             self._structure = None
-        except _NotCounted as error:
-            self._structure = None
-            self.fault = str(error)
         else:
             self._unread -= at
             self._want(wanted)
         return at
 
     def step_over(self) -> int:
-        """Take the next bytes that need not be seen for received, without the frame's last one; returns how many.
+        """Count as received what is left of a batch whose head was read, or of a frame that cannot be read.
 
-        These are what is left of a batch whose head was read, or of a frame that cannot be read.
+        Returns how many bytes that is, without the frame's last one. The caller may let as many pass without giving
+        them to `receive`.
         """
         if self._structure is None:
             size = max(0, self._left - 1)
@@ -187,9 +182,6 @@ class RecordCounts:
             wanted = next(self._structure) if data is None else self._structure.send(data)
         except StopIteration:
             self._structure = None
-        except _NotCounted as error:
-            self._structure = None
-            self.fault = str(error)
         else:
             self._want(wanted)
 
@@ -200,6 +192,14 @@ class RecordCounts:
         self._wanted, self._skip = (wanted, 0) if wanted > 0 else (0, -wanted)
 
     # The structures
+
+    def _as_far_as_readable(self, structure: Structure) -> Structure:
+        try:
+            yield from structure
+        except LongVarint:
+            self.fault = "frame"
+        except _NotCounted as error:
+            self.fault = str(error)
 
     def _fetch(self, row: FetchVersion) -> Structure:
         if row.is_flexible:
@@ -227,7 +227,7 @@ class RecordCounts:
 
     def _flexible_fetch(self, row: FetchVersion) -> Structure:
         yield SIZE.size
-        yield from self._tags()
+        yield from tags()
         yield row.response_head.layout.size
         fixed = row.response_partition.layout.size
         for _ in range((yield from self._count(flexible=True))):
@@ -236,15 +236,15 @@ class RecordCounts:
                 yield fixed
                 for _ in range((yield from self._count(flexible=True))):
                     yield -ABORTED_TRANSACTION_SIZE
-                    yield from self._tags()
+                    yield from tags()
                 yield SIZE.size  # the preferred read replica
-                yield from self._records((yield from self._varint()) - 1)
-                yield from self._tags()
-            yield from self._tags()
+                yield from self._records((yield from varint()) - 1)
+                yield from tags()
+            yield from tags()
 
-    def _share(self) -> Structure:
+    def _share_fetch(self) -> Structure:
         yield SIZE.size
-        yield from self._tags()
+        yield from tags()
         yield _THROTTLE_AND_ERROR_SIZE
         yield from self._compact_bytes()  # what the error is
         yield SIZE.size  # how long acquired records are locked
@@ -256,24 +256,24 @@ class RecordCounts:
                     yield _INT16.size
                     yield from self._compact_bytes()
                 yield _LEADER_SIZE
-                yield from self._tags()
+                yield from tags()
                 size = yield from self._compact_bytes()
                 acquired = 0
                 for _ in range((yield from self._count(flexible=True))):
                     first, last, _ = _ACQUIRED.unpack((yield _ACQUIRED.size))
                     acquired += max(0, last - first + 1)
-                    yield from self._tags()
+                    yield from tags()
                 if acquired:
                     self._add(acquired, size)
-                yield from self._tags()
-            yield from self._tags()
+                yield from tags()
+            yield from tags()
 
     def _produce(self, row: ProduceVersion) -> Structure:
         flexible = row.is_flexible
         yield _FIXED_HEADER_SIZE
         yield from self._string()  # the client id is not compact in any version
         if flexible:
-            yield from self._tags()
+            yield from tags()
             yield from self._compact_bytes()
         elif row.is_transactional:
             yield from self._string()
@@ -282,19 +282,19 @@ class RecordCounts:
             yield from self._begin_topic(flexible, by_id=row.names_topics_by_id)
             for _ in range((yield from self._partitions_count(flexible))):
                 yield SIZE.size
-                size = (yield from self._varint()) - 1 if flexible else _last_int((yield SIZE.size))
+                size = (yield from varint()) - 1 if flexible else _last_int((yield SIZE.size))
                 yield from self._records(size)
                 if flexible:
-                    yield from self._tags()
+                    yield from tags()
             if flexible:
-                yield from self._tags()
+                yield from tags()
 
     def _begin_topic(self, flexible: bool, *, by_id: bool) -> Structure:
         if by_id:
             self._topic = yield TOPIC_ID_SIZE
             return
         if flexible:
-            length = (yield from self._varint()) - 1
+            length = (yield from varint()) - 1
         else:
             (length,) = _INT16.unpack((yield _INT16.size))
         if not 0 <= length <= LONGEST_STRING:
@@ -329,8 +329,8 @@ class RecordCounts:
         counted[1] += size
 
     def _compact_bytes(self) -> Generator[int, bytes, int]:
-        """Step over a compact string, or records, and return the size."""
-        size = (yield from self._varint()) - 1
+        """Skip a compact string, or compact records. Returns how many bytes these have, 0 where they are null."""
+        size = (yield from varint()) - 1
         if size > 0:
             yield -size
         return max(0, size)
@@ -340,31 +340,15 @@ class RecordCounts:
         if length > 0:
             yield -length
 
-    def _tags(self) -> Structure:
-        for _ in range((yield from self._varint())):
-            yield from self._varint()
-            size = yield from self._varint()
-            if size:
-                yield -size
-
     def _count(self, flexible: bool) -> Generator[int, bytes, int]:
         """Read an array's count."""
-        return self._checked((yield from self._varint()) - 1 if flexible else _last_int((yield SIZE.size)))
+        return self._checked((yield from varint()) - 1 if flexible else _last_int((yield SIZE.size)))
 
     def _checked(self, count: int) -> int:
         """Return an array's count; 0 where it is null. Each element takes a byte at least."""
         if count > self._unread:
             raise _NotCounted("frame")
         return max(0, count)
-
-    def _varint(self) -> Generator[int, bytes, int]:
-        value = 0
-        for index in range(LONGEST_VARINT):
-            (byte,) = yield 1
-            value |= (byte & 0x7F) << (7 * index)
-            if byte < 0x80:
-                return value
-        raise _NotCounted("frame")
 
 
 def _last_int(data: bytes) -> int:
