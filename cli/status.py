@@ -115,8 +115,8 @@ def _fleet_status(where: Where, cluster: ClusterAdmin, json_wanted: bool, watch:
     for address, sentence in routes:
         print(f"{address}: {sentence}.")
     passing, of_cluster = not_throttled.sentences(replies), fleet_status.sentences(state, stuck, why_not_stale)
-    told = [*troubles.sentences(replies), *fleet_status.held_up(replies), *passing]
-    for sentence in (*(many.together(told) if len(replies) > many.FEW else told), *of_cluster):
+    all_troubles = [*troubles.sentences(replies), *fleet_status.held_up(replies), *passing]
+    for sentence in (*(many.together(all_troubles) if len(replies) > many.FEW else all_troubles), *of_cluster):
         print(sentence)
     return finish(replies)
 
