@@ -51,6 +51,5 @@ What to know:
 - Beside a move: `weir.lab.produce.LiveProducer` (a steady rate, with what was acked and its latencies), `LiveConsumer`
   (the records that arrived, with end-to-end latencies), `read_numbers` (reads all of them back), and Kafka's own
   tools in `weir.lab.performance`.
-- `weir.lab.log_kinds` makes topics of every kind: each codec, transactions, compaction, batches larger than a fetch.
 - `cluster.admin` (control.cluster_admin) reads and changes partitions, ISR, moves, configs and Kafka's own throttle.
 """
