@@ -18,9 +18,8 @@ from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
-from bench.codec import SHAPES
 from bench.peers import keys_of
-from bench.plan import RATE, Fetches, State, fetches_of
+from bench.plan import RATE, SHAPES, Fetches, State, fetches_of
 from bench.table import Report, begin, parser, run
 from weir.protocol.records import RecordsSeen
 from weir.proxy.admin.exposition import render

@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from bench.codec import BUFFER, SHAPES, Shape
 from bench.peers import Follower, Key, Leader, keys_of
 from bench.table import begin, parser, run
 from weir.protocol.errors import ProtocolError
@@ -32,6 +31,24 @@ LEADER, FOLLOWER = 1, 2
 RATE = 5_000_000  # bytes/s: of those behind, one fetch may take a few partitions along
 BETWEEN_FETCHES_SECONDS = 0.12
 WARM_UP = 20  # fetches: then high watermarks are known and batch sizes learned
+
+
+BUFFER = 256 * 1024
+"""Bytes a relay reads at once."""
+
+
+class Shape(NamedTuple):
+    """How 2,000 partitions lie in one fetch, and the milliseconds that it may take."""
+
+    topics: int
+    partitions: int
+    limit_ms: float
+
+    def __str__(self) -> str:
+        return f"{self.topics:,} x {self.partitions}"
+
+
+SHAPES = (Shape(20, 100, 1.0), Shape(2000, 1, 6.0))
 
 
 class State(NamedTuple):

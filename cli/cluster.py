@@ -45,7 +45,7 @@ class ClusterOptions:
 
 
 @contextlib.contextmanager
-def told_errors() -> Iterator[None]:
+def as_command_errors() -> Iterator[None]:
     """Within the block, turn errors of the cluster and of moves into CommandErrors."""
     try:
         yield
@@ -83,14 +83,14 @@ def connector(
             raise CommandError(f"--command-config: {error}.", WRONG_USAGE) from error
 
     def connect() -> MoveAdmin:
-        with _told_when_slow(f"Connecting to {bootstrap_server}, which takes its time."):
+        with _say_when_slow(f"Connecting to {bootstrap_server}, which takes its time."):
             return MoveAdmin(servers, timeout_seconds=timeout_seconds, client_options=options, probes_first=True)
 
     return connect
 
 
 @contextlib.contextmanager
-def _told_when_slow(sentence: str) -> Iterator[None]:
+def _say_when_slow(sentence: str) -> Iterator[None]:
     """Print a sentence to stderr once the block has taken SLOW_SECONDS."""
     timer = threading.Timer(SLOW_SECONDS, lambda: print(sentence, file=sys.stderr, flush=True))
     timer.daemon = True

@@ -25,7 +25,7 @@ def run(path: Path, *, waits: bool = False) -> int:
     `waits`: one that captures starts whatever is missing, and stays out of the path until it is there.
     """
     if waits:
-        return _told(lambda: _run_when_ready(path))
+        return _with_errors(lambda: _run_when_ready(path))
     return run_config(load(path), path)
 
 
@@ -33,7 +33,7 @@ def run_config(config: Config, path: Path | None) -> int:
     """Run a sidecar until it is told to stop. `path` is the file that SIGHUP loads again. Returns the exit status."""
     from weir.proxy import server
 
-    return _told(lambda: server.run_sidecar(config, path, __version__))
+    return _with_errors(lambda: server.run_sidecar(config, path, __version__))
 
 
 def _run_when_ready(path: Path) -> int:
@@ -48,7 +48,8 @@ def _run_when_ready(path: Path) -> int:
     return run_when_ready(path, loaded, __version__)
 
 
-def _told(run: Callable[[], int]) -> int:
+def _with_errors(run: Callable[[], int]) -> int:
+    """Run a sidecar; what keeps it from running becomes a CommandError."""
     from weir.proxy.server import CaptureError, ListenError
 
     try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weir.cli.cluster import CommandConfigOption, connector, told_errors
+from weir.cli.cluster import CommandConfigOption, as_command_errors, connector
 from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.options import option
 from weir.cli.sidecars import AdminOption, ConfigOption, Reply, admin_addresses, ask_all
@@ -46,7 +46,7 @@ class Where:
 def cluster_of(bootstrap: str, command_config: Path | None) -> Iterator[MoveAdmin]:
     """Connect to a cluster; CommandError where it does not answer, here or in the block."""
     connect = connector(bootstrap, command_config, _CLUSTER_SECONDS)
-    with told_errors(), connect() as cluster:
+    with as_command_errors(), connect() as cluster:
         yield cluster
 
 

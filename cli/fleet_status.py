@@ -119,13 +119,13 @@ def sentences(state: ClusterState, stuck: Mapping[Partition, str], why_not_stale
 
 
 def silent(state: ClusterState) -> Iterator[str]:
-    """Yield a sentence for each broker whose throttle is not known."""
+    """Yield a sentence for each broker that gave no answer about its throttle."""
     for broker, reason in state.silent.items():
         yield f"Broker {broker} does not tell its own throttle: {reason}."
 
 
 def as_plain(state: ClusterState, stuck: Mapping[Partition, str], why_not_stale: str | None) -> dict[str, Any]:
-    """Return the same as plain JSON values."""
+    """Return a cluster's moves, those that are stuck, and Kafka's own throttles as plain JSON values, for --json."""
     return {
         "moves": [
             {

@@ -34,12 +34,12 @@ class LeaseOptions:
         return {"lease": {"seconds": seconds, "owner": owner, "reason": self.reason or ""}}
 
 
-def source_in_words(source: str, told: Mapping[str, Any]) -> str:
-    """Return where a setting comes from, as in `http, 1 h left, ann: adding broker 4`. `told` has its lease, if any."""
-    if "expires_in_seconds" not in told:
+def source_in_words(source: str, entry: Mapping[str, Any]) -> str:
+    """Return where a setting comes from, as in `http, 1 h left, ann: adding broker 4`. `entry` may have a lease."""
+    if "expires_in_seconds" not in entry:
         return source
-    said = ": ".join(text for text in (told.get("owner"), told.get("reason")) if text)
-    left = f"{show_duration(told['expires_in_seconds'])} left"
+    said = ": ".join(text for text in (entry.get("owner"), entry.get("reason")) if text)
+    left = f"{show_duration(entry['expires_in_seconds'])} left"
     return ", ".join(text for text in (source, left, said) if text)
 
 

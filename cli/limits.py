@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlencode
 
@@ -11,7 +12,7 @@ import typer
 from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.fleet import Where, ask_sidecars
 from weir.cli.lease import LeaseOptions, source_in_words
-from weir.cli.options import with_options
+from weir.cli.options import option, with_options
 from weir.cli.output import print_table
 from weir.cli.rates import parse_rate
 from weir.cli.sidecars import JsonOption, Reply, Row, as_json, finish, rows_of
@@ -21,9 +22,29 @@ _PATH: Final = "/v1/limits"
 _NONE: Final = "none"
 _COLUMNS: Final = ("sidecar", "client id", "per", "limits", "from")
 
-ClientOption = Annotated[
-    str | None, typer.Option("--client-id", metavar="ID", help="A client id, or a pattern with *, ? and [...].")
-]
+_CLIENT_ID: Final = typer.Option("--client-id", metavar="ID", help="A client id, or a pattern with *, ? and [...].")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitOptions:
+    """The limits of a client id or of a pattern: of records, of batches, and of bytes, each a second."""
+
+    per: Annotated[
+        Literal["task", "connector"],
+        typer.Option("--per", help="Whether each client id has the limit, or all tasks of a connector share it."),
+    ] = "task"
+    records: str | None = option("--records", "NUMBER", "Records/s; 'none': they are only counted.")
+    batches: str | None = option("--batches", "NUMBER", "Fetch answers with records, or Produce requests, a second.")
+    bytes_: str | None = option("--bytes", "RATE", "Bytes/s of records, as in 500k or 5MB.")
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return the limits by the names of `[[limits.client]]`; None is no limit. CommandError for wrong ones."""
+        given = {
+            RecordRateLimiter.option.name: _read("--records", self.records, _number),
+            RecordBatchRateLimiter.option.name: _read("--batches", self.batches, _number),
+            ByteRateLimiter.option.name: _read("--bytes", self.bytes_, parse_rate),
+        }
+        return {name: None if value == _NONE else value for name, value in given.items() if value is not None}
 
 
 def show(where: Where, json_wanted: JsonOption = False) -> int:
@@ -32,48 +53,28 @@ def show(where: Where, json_wanted: JsonOption = False) -> int:
 
 
 def set_limits(
-    client_id: Annotated[
-        str, typer.Option("--client-id", metavar="ID", help="A client id, or a pattern with *, ? and [...].")
-    ],
+    client_id: Annotated[str, _CLIENT_ID],
     lease: LeaseOptions,
     where: Where,
-    per: Annotated[
-        Literal["task", "connector"],
-        typer.Option("--per", help="Whether each client id has the limit, or all tasks of a connector share it."),
-    ] = "task",
-    records: Annotated[
-        str | None, typer.Option("--records", metavar="NUMBER", help="Records/s; 'none': they are only counted.")
-    ] = None,
-    batches: Annotated[
-        str | None,
-        typer.Option("--batches", metavar="NUMBER", help="Fetch answers with records, or Produce requests, a second."),
-    ] = None,
-    bytes_: Annotated[
-        str | None, typer.Option("--bytes", metavar="RATE", help="Bytes/s of records, as in 500k or 5MB.")
-    ] = None,
+    limits: LimitOptions,
     json_wanted: JsonOption = False,
 ) -> int:
     """Limit clients, or change their limit; what is not named stays as it is.
 
     It lasts until a sidecar restarts or loads its file again, or for as long as --for says.
     """
-    given = {
-        RecordRateLimiter.option.name: _read("--records", records, _number),
-        RecordBatchRateLimiter.option.name: _read("--batches", batches, _number),
-        ByteRateLimiter.option.name: _read("--bytes", bytes_, parse_rate),
-    }
-    change = {name: None if value == _NONE else value for name, value in given.items() if value is not None}
+    change = limits.as_plain()
     if not change:
         raise CommandError(
             "nothing to set: give --records ('none' counts them, no more), --batches or --bytes.", WRONG_USAGE
         )
-    body = {"client": [{"client_id": client_id, "per": per, **change}], **lease.as_plain()}
+    body = {"client": [{"client_id": client_id, "per": limits.per, **change}], **lease.as_plain()}
     return _changed(where, "PATCH", _PATH, json_wanted, body)
 
 
 def clear(
     where: Where,
-    client_id: ClientOption = None,
+    client_id: Annotated[str | None, _CLIENT_ID] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Limit no client, whatever the file says, until a restart or reload.")
     ] = False,
@@ -126,9 +127,9 @@ def _rows(reply: Reply) -> Iterator[Row]:
     for entry in reply.value["client"]:
         settings = dict(entry)
         client_id, per = settings.pop("client_id"), settings.pop("per", "task")
-        told = sources.get((client_id, per), {})
+        source = sources.get((client_id, per), {})
         limits = ", ".join(f"{name} {_shown(value)}" for name, value in settings.items())
-        yield str(reply.admin), client_id, per, limits or _NONE, source_in_words(told.get("source", "file"), told)
+        yield str(reply.admin), client_id, per, limits or _NONE, source_in_words(source.get("source", "file"), source)
 
 
 def _shown(value: Any) -> str:

@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from weir.cli.errors import FAILED, INTERRUPTED, CommandError
-from weir.cli.output import OutputError, printable, told_outputs
+from weir.cli.output import OutputError, output_errors, printable
 
 _STDOUT = 1  # the descriptor
 
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        with told_outputs():
+        with output_errors():
             status = _run(words)
             if sys.stdout is not None:  # None where the caller has closed it
                 sys.stdout.flush()

@@ -102,7 +102,7 @@ def versions(replies: Sequence[Reply]) -> Iterator[str]:
 
 
 def together(sentences: Iterable[str]) -> list[str]:
-    """Return sentences, with those that say the same of several brokers as one, and a bound on how many there are."""
+    """Return MOST_ROWS sentences at most, and one that counts the rest. Those that differ by brokers alone are one."""
     found: dict[str, list[int]] = {}
     for sentence in sentences:
         match = _OF_A_BROKER.fullmatch(sentence)

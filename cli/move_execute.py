@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from weir.cli.cluster import told_errors
+from weir.cli.cluster import as_command_errors
 from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.move_pacing import PacingOptions
 from weir.cli.move_plan import RATE_EXAMPLES, PlanOptions, ThrottleOption, TimeoutOption, WatchOption
@@ -78,7 +78,7 @@ def execute(
         timeout_seconds=options.timeout_ms / 1000,
     )
     stays = watch or bool(options.batch_size) or kept is not None
-    with told_errors():
+    with as_command_errors():
         with planned.file.locked() as mine:
             if not mine:
                 raise MoveError("another `weir move` is at work on this plan")
@@ -97,8 +97,8 @@ def execute(
                 begun = [str(partition) for partition in started]
                 is_throttled = run.is_throttled
             if json_wanted:
-                told = {"rollback": json.loads(rollback), "begun": begun, "throttle": run.rate}
-                print(json.dumps(told), flush=True)
+                begin = {"rollback": json.loads(rollback), "begun": begun, "throttle": run.rate}
+                print(json.dumps(begin), flush=True)
             else:
                 print(_begun(len(begun), run.moving, len(planned.plan.brokers)), flush=True)
             if stays:

@@ -9,7 +9,7 @@ from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weir.cli.cluster import ClusterOptions, told_errors
+from weir.cli.cluster import ClusterOptions, as_command_errors
 from weir.cli.errors import CommandError
 from weir.cli.move_plan import ThrottleOption, read_file
 from weir.cli.options import option
@@ -50,7 +50,7 @@ def generate(*, options: GenerateOptions, json_wanted: JsonOption = False) -> in
     wanted = parsed("--broker-list", parse_brokers, options.broker_list) or ()
     topics = read_file("--topics-to-move-json-file", options.topics_to_move, parse_topics)
     connect = options.cluster.connector()
-    with told_errors(), connect() as admin:
+    with as_command_errors(), connect() as admin:
         current, proposed, found, grown = _propose(
             admin, topics, wanted, rack_aware=not options.disable_rack_aware, watched=rate is not None and given is None
         )
@@ -98,7 +98,7 @@ def _propose(
 
     The last is None unless it is to be watched, and bytes move.
     """
-    from weir.control.move_look import INFLOW_SECONDS, growth, leader_sizes
+    from weir.control.plan_state import INFLOW_SECONDS, growth, leader_sizes
 
     racks = admin.racks()
     if missing := [str(broker) for broker in wanted if broker not in racks]:
@@ -114,8 +114,8 @@ def _propose(
     brokers = {*wanted, *(broker for replicas in current.values() for broker in replicas)}
     found = report_on(current, proposed, leaders, sizes, brokers, len(states))
     if leaderless := [str(one) for one in moved if leaders[one] < 0 and set(proposed[one]) - set(current[one])]:
-        told = ", ".join(leaderless)
-        print(f"note: nobody leads {told}: what they hold is not known, and not counted below.", file=sys.stderr)
+        listed = ", ".join(leaderless)
+        print(f"note: nobody leads {listed}: what they hold is not known, and not counted below.", file=sys.stderr)
     return current, proposed, found, growth(admin, moved, INFLOW_SECONDS) if watched and found.total else None
 
 

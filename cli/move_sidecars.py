@@ -80,9 +80,9 @@ def _passed(sides: Mapping[str, Any], network: Mapping[str, Any] | None) -> Pass
             incoming, outgoing = incoming + relayed["requests"], outgoing + answers
         else:
             incoming, outgoing = incoming + answers, outgoing + relayed["requests"]
-    is_told = [network is not None and bool(sides.get(name, {}).get("connections")) for name in ("follower", "leader")]
-    if network is not None and is_told[0]:
+    by_link = [network is not None and bool(sides.get(name, {}).get("connections")) for name in ("follower", "leader")]
+    if network is not None and by_link[0]:
         incoming = network["received_bytes"] - throttled["follower"]
-    if network is not None and is_told[1]:
+    if network is not None and by_link[1]:
         outgoing = network["sent_bytes"] - throttled["leader"]
-    return Passed(incoming, outgoing, (is_told[0], is_told[1]))
+    return Passed(incoming, outgoing, (by_link[0], by_link[1]))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from weir.cli.cluster import ClusterOptions, told_errors
+from weir.cli.cluster import ClusterOptions, as_command_errors
 from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.move_pacing import Kept, PacingOptions, written
 from weir.cli.move_plan import Planned, PlanOptions, PreserveOption, TimeoutOption, WatchOption
@@ -52,7 +52,7 @@ def verify(
             "--finish-by and --auto need --watch: the rate is kept for as long as this stays.", WRONG_USAGE
         )
     planned = plan.read()
-    with told_errors():
+    with as_command_errors():
         if watch:
             _watch(Watched(planned, sidecars, json_wanted), wanted)
         return finish(planned, preserve_throttles=preserve_throttles, json_wanted=json_wanted)
@@ -111,7 +111,7 @@ def finish(planned: Planned, *, preserve_throttles: bool, json_wanted: bool) -> 
             " person has set: verify that plan, or see `weir throttle clear --stale`.",
             file=sys.stderr,
         )
-    return _told(_unfinished(verdict), verdict.put_back)
+    return _status_of(_unfinished(verdict), verdict.put_back)
 
 
 def cancel(
@@ -125,7 +125,7 @@ def cancel(
     planned = plan.read()
     from weir.control.move_following import cancel as cancel_plan
 
-    with told_errors(), planned.connect() as admin:
+    with as_command_errors(), planned.connect() as admin:
         done = cancel_plan(
             admin,
             planned.plan,
@@ -136,8 +136,8 @@ def cancel(
     partitions, replicas, skipped = (list(map(str, of)) for of in (done.partitions, done.replicas, done.skipped))
     if json_wanted:
         throttle = _put_back_as_json(done.put_back)
-        told = {"cancelled": partitions, "cancelled_logs": replicas, "skipped": skipped, "throttle": throttle}
-        print(json.dumps(told))
+        cancelled = {"cancelled": partitions, "cancelled_logs": replicas, "skipped": skipped, "throttle": throttle}
+        print(json.dumps(cancelled))
     else:
         names = ", ".join([*partitions, *replicas])
         nothing = "Nothing was cancelled." if done.refused else "Nothing of this plan is moving."
@@ -146,13 +146,13 @@ def cancel(
             listed = ", ".join(skipped)
             print(f"note: {listed} moves to other brokers than the plan's, and goes on under its throttle.")
         _print_put_back(done.put_back)
-    return _told([f"{partition}: {reason}" for partition, reason in done.refused.items()], done.put_back)
+    return _status_of([f"{partition}: {reason}" for partition, reason in done.refused.items()], done.put_back)
 
 
 def list_moves(*, cluster: ClusterOptions, json_wanted: JsonOption = False) -> int:
     """List all moves that are under way."""
     connect = cluster.connector()
-    with told_errors(), connect() as admin:
+    with as_command_errors(), connect() as admin:
         moves = sorted(admin.reassignments().items())
     if json_wanted:
         print(json.dumps([{**partition._asdict(), **asdict(move)} for partition, move in moves], indent=2))
@@ -167,7 +167,7 @@ def list_moves(*, cluster: ClusterOptions, json_wanted: JsonOption = False) -> i
     return 0
 
 
-def _told(problems: list[str], put_back: PutBack | None) -> int:
+def _status_of(problems: list[str], put_back: PutBack | None) -> int:
     """Return 0 where nothing is left to be done. Else CommandError says what, and which throttle had to stay."""
     problems = [*problems, *(_why(rate) for rate in put_back.left)] if put_back is not None else problems
     if problems:

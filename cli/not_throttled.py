@@ -22,13 +22,13 @@ def sentences(replies: Sequence[Reply]) -> Iterator[str]:
 def _of(status: dict[str, Any]) -> Iterator[str]:
     broker = f"Broker {status['broker_id']}"
     for name, side in status["sides"].items():
-        told = side.get("not_throttled", {})  # a sidecar of an earlier version does not tell
-        if size := told.get("catch_up_bytes_in_ten_minutes"):
+        passed = side.get("not_throttled", {})  # a sidecar of an earlier version does not tell
+        if size := passed.get("catch_up_bytes_in_ten_minutes"):
             yield (
                 f"{broker}, {name} side: beside the throttle {show_size(size)} of replicas that are behind passed"
                 " unthrottled in the last ten minutes; `weir throttle show` tells what is throttled."
             )
-        if opaque := told.get("opaque_connections"):
+        if opaque := passed.get("opaque_connections"):
             count = sum(opaque.values())
             noun = "connection is" if count == 1 else "connections are"
             yield f"{broker}, {name} side: {count} open {noun} not decoded, and not throttled ({_counts(opaque)})."

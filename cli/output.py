@@ -42,24 +42,24 @@ class OutputError(OSError):
 
 
 @contextlib.contextmanager
-def told_outputs() -> Iterator[None]:
-    """Within the block, let failed writes to `sys.stdout` and `sys.stderr` raise OutputError."""
+def output_errors() -> Iterator[None]:
+    """Within the block, have failed writes to `sys.stdout` and `sys.stderr` raise OutputError."""
     before = sys.stdout, sys.stderr
     # None where the caller has closed it
-    told = [None if stream is None else cast(TextIO, _Told(stream)) for stream in before]
-    sys.stdout, sys.stderr = told
+    streams = [None if stream is None else cast(TextIO, _Output(stream)) for stream in before]
+    sys.stdout, sys.stderr = streams
     try:
         yield
     finally:
         # Typer replaces them, and its streams are to stay: after a broken pipe it puts in one that lets the last flush
         # fail.
-        if sys.stdout is told[0]:
+        if sys.stdout is streams[0]:
             sys.stdout = before[0]
-        if sys.stderr is told[1]:
+        if sys.stderr is streams[1]:
             sys.stderr = before[1]
 
 
-class _Told:
+class _Output:
     """A text stream whose write errors are OutputErrors; everything else is passed to the stream itself."""
 
     def __init__(self, stream: TextIO) -> None:

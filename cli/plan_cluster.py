@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from weir.cli.cluster import CommandConfigOption, connector, told_errors
+from weir.cli.cluster import CommandConfigOption, as_command_errors, connector
 from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.move_sidecars import Replicated, Sidecars
 from weir.cli.options import option
@@ -55,9 +55,9 @@ def read_live(options: LiveOptions, broker: int | None) -> Live | None:
             raise CommandError("--admin needs --bootstrap-server: sidecars tell only what comes in now.", WRONG_USAGE)
         return None
     connect, sidecars = connector(options.bootstrap_server, options.command_config), Sidecars(options.admin)
-    from weir.control.move_look import growth, leader_sizes
+    from weir.control.plan_state import growth, leader_sizes
 
-    with told_errors(), connect() as admin:
+    with as_command_errors(), connect() as admin:
         brokers = admin.brokers()
         states = admin.partitions()
         if broker is not None and broker not in brokers:
@@ -74,8 +74,10 @@ def read_live(options: LiveOptions, broker: int | None) -> Live | None:
     factors = Counter(len(replicas) for replicas in held.values())
     factor = factors.most_common(1)[0][0]
     by_logs = _by_broker(held, grown, asked)
-    told = {one: _told(before[one], after[one], seconds, factor) for one in asked if one in before and one in after}
-    rates = {one: max(by_logs[one], told.get(one, 0.0)) for one in asked}
+    by_sidecars = {
+        one: _bytes_in(before[one], after[one], seconds, factor) for one in asked if one in before and one in after
+    }
+    rates = {one: max(by_logs[one], by_sidecars.get(one, 0.0)) for one in asked}
     busiest = max(rates, key=rates.__getitem__)
     return Live(
         brokers=len(brokers),
@@ -84,11 +86,11 @@ def read_live(options: LiveOptions, broker: int | None) -> Live | None:
         log_size=sum(log_sizes.values()) / len(log_sizes),
         bytes_in=rates[busiest],
         busiest=busiest,
-        is_by_sidecar=told.get(busiest, 0.0) > by_logs[busiest],
+        is_by_sidecar=by_sidecars.get(busiest, 0.0) > by_logs[busiest],
     )
 
 
-def _told(before: Replicated, after: Replicated, seconds: float, factor: int) -> float:
+def _bytes_in(before: Replicated, after: Replicated, seconds: float, factor: int) -> float:
     """Return the bytes/s that come into a broker, by what its sidecar counted of replicas that are not throttled.
 
     A leader sends what comes in once to each of its followers. Where the sidecar has one side only, the KIP's

@@ -6,7 +6,7 @@ import importlib
 import json
 import os
 import textwrap
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
-from weir.cli.errors import WRONG_USAGE, CommandError
+from weir.cli.errors import DONE, WRONG_USAGE, CommandError
+from weir.cli.options import option, with_options
 from weir.cli.plan_inputs import parsed
 from weir.cli.quantities import parse_duration
 from weir.cli.spark import FEW_BYTES, LAUNCH_SETTINGS, LAUNCH_SETTINGS_FOR_FEW, start_spark
@@ -31,12 +32,43 @@ app = typer.Typer(
     help="Build tables from the samples that sidecars export, and a page or five answers from the tables."
 )
 
-_Tables = Annotated[str, typer.Option("--input", help="Folder of the tables, here or on a file system of Hadoop's.")]
-_Since = Annotated[
-    str | None, typer.Option("--from", help="First day or time, as 2026-11-02 or 2026-11-02T06:00; else all.")
-]
-_Until = Annotated[str | None, typer.Option("--to", help="The day or time after the last.")]
-_Zone = Annotated[str, typer.Option("--timezone", help="Zone of all times, as Europe/Berlin.")]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildOptions:
+    """Which samples become tables, where, and by which Spark."""
+
+    source: str = option("--input", None, "Hadoop path of the samples, or kafka://host:port/topic.", MISSING)
+    output: str = option("--output", None, "Hadoop path of the tables.", MISSING)
+    first: str = option("--from", None, "First day or hour (UTC), as 2026-11-02 or 2026-11-02T13.", MISSING)
+    until: str = option("--to", None, "The day or hour after the last one.", MISSING)
+    master: str = option("--master", None, "Spark's master.", "local[*]")
+    as_json: bool = option("--json", None, "Print JSON lines.", False)
+    allow_empty: bool = option(
+        "--allow-empty", None, "Take it that no sample of a day is there; replace its tables.", False
+    )
+    keep: str | None = option("--keep", None, "Delete the tables of days that are older before --to, as 90d.")
+    command_config: Path | None = option("--command-config", None, "Kafka's client properties, for kafka://.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablesOptions:
+    """The tables that a page or answers are made of, and the times that these are of."""
+
+    source: str = option("--input", None, "Folder of the tables, here or on a file system of Hadoop's.", MISSING)
+    since: str | None = option("--from", None, "First day or time, as 2026-11-02 or 2026-11-02T06:00; else all.")
+    until: str | None = option("--to", None, "The day or time after the last.")
+    timezone: str = option("--timezone", None, "Zone of all times, as Europe/Berlin.", "UTC")
+
+    def read(self, top: int) -> tuple[Contents, tzinfo]:
+        """Read the tables: at most `top` brokers, partitions, quotas and replicas. Returns the zone of times, too."""
+        zone = _zone(self.timezone)
+        first, last = _moment("--from", self.since, zone), _moment("--to", self.until, zone)
+        is_empty = first is not None and last is not None and last <= first
+        _check_order(self.since, self.until, is_empty=is_empty)
+        from weir.pipeline.page.read import read_page
+
+        with tables_at("--input", self.source, first, last) as folder:
+            return read_page(folder, first, last, top, zone), zone
 
 
 @app.callback()
@@ -44,24 +76,7 @@ def _report() -> None:
     pass
 
 
-@app.command("build")
-def build(
-    source: Annotated[str, typer.Option("--input", help="Hadoop path of the samples, or kafka://host:port/topic.")],
-    output: Annotated[str, typer.Option("--output", help="Hadoop path of the tables.")],
-    first: Annotated[str, typer.Option("--from", help="First day or hour (UTC), as 2026-11-02 or 2026-11-02T13.")],
-    until: Annotated[str, typer.Option("--to", help="The day or hour after the last one.")],
-    master: Annotated[str, typer.Option("--master", help="Spark's master.")] = "local[*]",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
-    allow_empty: Annotated[
-        bool, typer.Option("--allow-empty", help="Take it that no sample of a day is there; replace its tables.")
-    ] = False,
-    keep: Annotated[
-        str | None, typer.Option("--keep", help="Delete the tables of days that are older before --to, as 90d.")
-    ] = None,
-    command_config: Annotated[
-        Path | None, typer.Option("--command-config", help="Kafka's client properties, for kafka://.")
-    ] = None,
-) -> None:
+def build(options: BuildOptions) -> int:
     """Replace the tables of each day from --from to before --to, as Parquet. Needs Java (17 is tested)."""
     try:
         read = importlib.import_module("weir.pipeline.read")
@@ -75,25 +90,27 @@ def build(
     from weir.pipeline.errors import BuildError
 
     try:
-        days = hours.parse_hour(first), hours.parse_hour(until)
-        kafka = read.client_properties(command_config)
+        days = hours.parse_hour(options.first), hours.parse_hour(options.until)
+        kafka = read.client_properties(options.command_config)
     except BuildError as error:
         raise CommandError(f"{error}.", WRONG_USAGE) from error
-    _check_order(first, until, is_empty=days[1] <= days[0])
-    kept = parsed("--keep", parse_duration, keep)
-    spark = start_spark(master, LAUNCH_SETTINGS_FOR_FEW if _is_small(source, *days) else LAUNCH_SETTINGS)
+    _check_order(options.first, options.until, is_empty=days[1] <= days[0])
+    kept = parsed("--keep", parse_duration, options.keep)
+    spark = start_spark(
+        options.master, LAUNCH_SETTINGS_FOR_FEW if _is_small(options.source, *days) else LAUNCH_SETTINGS
+    )
     reports = []
     try:
         for report in job.build(
             spark,
-            source,
-            output,
+            options.source,
+            options.output,
             *days,
-            allow_empty=allow_empty,
+            allow_empty=options.allow_empty,
             keep=kept and timedelta(seconds=kept),
             kafka=kafka,
         ):
-            typer.echo(json.dumps(asdict(report), default=str) if as_json else report.sentence())
+            typer.echo(json.dumps(asdict(report), default=str) if options.as_json else report.sentence())
             reports.append(report)
     except BuildError as error:
         raise CommandError(f"{error}.") from error
@@ -104,43 +121,35 @@ def build(
             f"{refused} of the days have lost the samples of hours, so their tables stay as they were "
             "(--allow-empty replaces them)."
         )
-    if not allow_empty and (sentence := day_report.nothing_came(reports)):
+    if not options.allow_empty and (sentence := day_report.nothing_came(reports)):
         raise CommandError(f"{sentence}.")
+    return DONE
 
 
-@app.command("html")
 def html(
-    source: _Tables,
+    tables: TablesOptions,
     output: Annotated[Path, typer.Option("--output", help="File of the page.")],
-    since: _Since = None,
-    until: _Until = None,
-    timezone: _Zone = "UTC",
     top: Annotated[
         int, typer.Option(min=1, max=MOST_SHOWN, help="How many brokers, partitions, quotas, replicas.")
     ] = 20,
-) -> None:
+) -> int:
     """Write one page with rates, quotas, moves and lag, which fetches nothing. Needs DuckDB; Spark for s3a:// or hdfs://."""
     if output.is_dir() or not output.parent.is_dir():
         raise CommandError(f"--output: {output} is no file in a folder that exists.", WRONG_USAGE)
-    zone = _zone(timezone)
-    contents = _contents(source, since, until, zone, top)
+    contents, zone = tables.read(top)
     from weir.pipeline.page.write import page_of, summary
 
     _write(output, page_of(contents, zone))
     typer.echo(f"{output}: {summary(contents, zone)}")
+    return DONE
 
 
-@app.command("show")
 def show(
-    source: _Tables,
-    since: _Since = None,
-    until: _Until = None,
-    timezone: _Zone = "UTC",
+    tables: TablesOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
-) -> None:
+) -> int:
     """Print five answers: were clients protected, which move hurt, when it ends, who holds it up, may the rate rise."""
-    zone = _zone(timezone)
-    contents = _contents(source, since, until, zone, MOST_SHOWN)
+    contents, zone = tables.read(MOST_SHOWN)
     from weir.pipeline.page.answers import answers, as_text
     from weir.pipeline.page.write import summary
 
@@ -148,19 +157,11 @@ def show(
         found = contents.verdict
         figures = None if found is None else {**asdict(found), "answers": [asdict(of) for of in answers(found, zone)]}
         typer.echo(json.dumps(figures, default=str))
-        return
+        return DONE
     typer.echo(textwrap.fill(summary(contents, zone), 80))
     if contents.verdict is not None:
         typer.echo(f"\n{as_text(answers(contents.verdict, zone))}")
-
-
-def _contents(source: str, since: str | None, until: str | None, zone: tzinfo, top: int) -> Contents:
-    first, last = _moment("--from", since, zone), _moment("--to", until, zone)
-    _check_order(since, until, is_empty=first is not None and last is not None and last <= first)
-    from weir.pipeline.page.read import read_page
-
-    with tables_at("--input", source, first, last) as folder:
-        return read_page(folder, first, last, top, zone)
+    return DONE
 
 
 def _check_order(since: str | None, until: str | None, *, is_empty: bool) -> None:
@@ -215,3 +216,8 @@ def _is_small(source: str, first: datetime, until: datetime) -> bool:
     except OSError:  # one was moved away meanwhile
         return False
     return bool(sizes) and sum(sizes) <= FEW_BYTES
+
+
+app.command("build")(with_options(build))
+app.command("html")(with_options(html))
+app.command("show")(with_options(show))

@@ -13,6 +13,7 @@ from weir.cli import configured
 from weir.cli.capture_run import run_captured
 from weir.cli.checkup import HostsOption, exit_status, keys_of, look_around, print_findings, running_sidecar
 from weir.cli.errors import WRONG_USAGE, CommandError
+from weir.cli.sidecars import JsonOption
 from weir.proxy.config.capture_checks import capture_notes
 from weir.proxy.config.tables import SIDES, CaptureTable, Config, Egress, Ingress
 from weir.proxy.config.throttle import throttle_settings
@@ -71,7 +72,7 @@ def check(
         bool, typer.Option("--live", help="Ask upstreams who they are, and compare names, ports and topics.")
     ] = False,
     hosts_file: HostsOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_wanted: JsonOption = False,
 ) -> int:
     """Check a configuration file: its keys and values, and that no route loops; with --live what it leads to."""
     path = the_file(file, config)
@@ -87,7 +88,7 @@ def check(
         process = sidecar_process(path)
         hung = process.pid if process.is_sidecar else None
         findings = live_findings(loaded, look_around(loaded, hosts_file), running_sidecar(loaded), hung)
-    if as_json:
+    if json_wanted:
         plain = {"file": str(path), "valid": True, "broker_id": loaded.broker_id, "notes": notes}
         print(json.dumps({**plain, "live": [finding.plain() for finding in findings]} if live else plain))
         return exit_status(findings)

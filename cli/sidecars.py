@@ -24,7 +24,8 @@ Row = Sequence[str]
 
 TIMEOUT_SECONDS = 10.0
 CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE = "WEIR_CA_FILE", "WEIR_CERTIFICATE_FILE", "WEIR_KEY_FILE"
-"""They name files in PEM form: whose certificates are trusted, and what to show. With the first it is HTTPS."""
+"""The environment variables that name PEM files for HTTPS to sidecars: the authority to trust, then the certificate and
+its key that a command shows. Without the first, requests are HTTP."""
 
 TOKEN_VARIABLE = "WEIR_TOKEN_FILE"  # noqa: S105 - it names where the token is
 """The environment variable that names a file with the sidecars' token. An option would be seen by all in the process
@@ -117,7 +118,7 @@ def _why(address: Address, error: OSError) -> str:
 
 
 def rows_of(replies: Sequence[Reply], rows: Callable[[Reply], Iterable[Row]]) -> tuple[list[Row], list[Reply]]:
-    """Return the rows of all replies, and the replies; one of an unexpected form has become an error there."""
+    """Return the rows of all replies, and the replies, of which those of an unexpected form have become errors."""
     found: list[Row] = []
     checked = []
     for reply in replies:

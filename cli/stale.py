@@ -13,12 +13,12 @@ from weir.planning.move_throttle import ConfigChange
 
 def clear_stale(where: Where, bootstrap: str, json_wanted: bool) -> int:
     """Clear the settings that are stale, one by one and nothing else; CommandError where they may still be needed."""
-    from weir.control.fleet import look
+    from weir.control.fleet import cluster_state
 
     with cluster_of(bootstrap, where.command_config) as cluster:
         replies = ask_all(list(sidecars(where, cluster)), "GET", "/v1/status")
         _, replies = rows_of(replies, lambda reply: rows_of_reply(reply, None))  # checks their form
-        state = look(cluster)
+        state = cluster_state(cluster)
         settings = state.clearable()
         why_not = state.why_not_stale(none_behind_seconds(replies))
         if settings and why_not is not None:

@@ -88,7 +88,7 @@ def _sidecars_status(where: Where, json_wanted: bool, watch: bool) -> int:
 
 
 def _fleet_status(where: Where, cluster: ClusterAdmin, json_wanted: bool, watch: bool) -> int:
-    from weir.control.fleet import look
+    from weir.control.fleet import cluster_state
 
     found = sidecars(where, cluster)
     replies = ask_all(list(found), "GET", "/v1/status")
@@ -96,7 +96,7 @@ def _fleet_status(where: Where, cluster: ClusterAdmin, json_wanted: bool, watch:
     replies = [fleet_status.of_broker(reply, found[reply.admin]) for reply in replies]
     limited, replies = rows_of(replies, limited_rows)
     routes, replies = rows_of(replies, _routes)
-    state = look(cluster)
+    state = cluster_state(cluster)
     stuck = state.stuck_moves(fleet_status.not_following(replies))
     why_not_stale = state.why_not_stale(fleet_status.none_behind_seconds(replies))
     if json_wanted:
@@ -115,8 +115,8 @@ def _fleet_status(where: Where, cluster: ClusterAdmin, json_wanted: bool, watch:
     for address, sentence in routes:
         print(f"{address}: {sentence}.")
     passing, of_cluster = not_throttled.sentences(replies), fleet_status.sentences(state, stuck, why_not_stale)
-    told = [*troubles.sentences(replies), *fleet_status.held_up(replies), *passing]
-    for sentence in (*(many.together(told) if len(replies) > many.FEW else told), *of_cluster):
+    all_troubles = [*troubles.sentences(replies), *fleet_status.held_up(replies), *passing]
+    for sentence in (*(many.together(all_troubles) if len(replies) > many.FEW else all_troubles), *of_cluster):
         print(sentence)
     return finish(replies)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ from weir.cli.fleet import Where, ask_sidecars, cluster_of, shown, sidecars
 from weir.cli.fleet_status import silent
 from weir.cli.lease import LeaseOptions, source_in_words
 from weir.cli.many import FEW
-from weir.cli.options import with_options
+from weir.cli.options import option, with_options
 from weir.cli.output import print_table
 from weir.cli.rates import parse_rate
 from weir.cli.sidecars import (
@@ -53,19 +54,54 @@ TopicOption = Annotated[
     list[str] | None, typer.Option("--topic", metavar="NAME", help="A topic; may be given several times.")
 ]
 
+OtherOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="Another key of the table throttle, as in mode=observe; repeatable."
+    ),
+]
 
-def show(
-    where: Where,
-    json_wanted: JsonOption = False,
-) -> int:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThrottleOptions:
+    """The rates of both sides, and the replicas that are throttled, listed by topic."""
+
+    leader_rate: str | None = option("--leader-rate", "RATE", _RATE_HELP)
+    follower_rate: str | None = option("--follower-rate", "RATE", _RATE_HELP)
+    topic: TopicOption = None
+    leader_replicas: str | None = option("--leader-replicas", "LIST", _REPLICAS_HELP)
+    follower_replicas: str | None = option("--follower-replicas", "LIST", _REPLICAS_HELP)
+
+    def rates(self) -> dict[str, int | None]:
+        """Return the rates (bytes/s) by Kafka's names; None is no quota. CommandError for wrong ones."""
+        given = (
+            ("--leader-rate", LEADER_RATE, self.leader_rate),
+            ("--follower-rate", FOLLOWER_RATE, self.follower_rate),
+        )
+        return {setting: _rate(name, text) for name, setting, text in given if text is not None}
+
+    def lists(self) -> dict[str, Any]:
+        """Return `topics` with each topic's lists by Kafka's names, or nothing; CommandError for wrong ones."""
+        given = (
+            ("--leader-replicas", LEADER_REPLICAS, self.leader_replicas),
+            ("--follower-replicas", FOLLOWER_REPLICAS, self.follower_replicas),
+        )
+        replicas = {setting: _replicas(name, text) for name, setting, text in given if text is not None}
+        if bool(self.topic) != bool(replicas):
+            missing = "--leader-replicas or --follower-replicas" if self.topic else "--topic"
+            raise CommandError(f"{missing} is missing: throttled replicas are listed by topic.", WRONG_USAGE)
+        return {"topics": dict.fromkeys(self.topic, replicas)} if self.topic else {}
+
+
+def show(where: Where, json_wanted: JsonOption = False) -> int:
     """Show the throttle in force, and where each part came from; with a cluster Kafka's own settings too."""
     if where.bootstrap_server is None:
         return _print(ask_sidecars(where, "GET", _PATH), json_wanted)
-    from weir.control.fleet import look
+    from weir.control.fleet import cluster_state
 
     with cluster_of(where.bootstrap_server, where.command_config) as cluster:
         replies = ask_all(list(sidecars(where, cluster)), "GET", _PATH)
-        state = look(cluster)
+        state = cluster_state(cluster)
     for sentence in silent(state):
         print(f"weir: {sentence}", file=sys.stderr)
     return _print(replies, json_wanted, state.throttles)
@@ -74,47 +110,18 @@ def show(
 def set_throttle(
     where: Where,
     lease: LeaseOptions,
-    leader_rate: Annotated[str | None, typer.Option("--leader-rate", metavar="RATE", help=_RATE_HELP)] = None,
-    follower_rate: Annotated[str | None, typer.Option("--follower-rate", metavar="RATE", help=_RATE_HELP)] = None,
-    topic: TopicOption = None,
-    leader_replicas: Annotated[
-        str | None, typer.Option("--leader-replicas", metavar="LIST", help=_REPLICAS_HELP)
-    ] = None,
-    follower_replicas: Annotated[
-        str | None, typer.Option("--follower-replicas", metavar="LIST", help=_REPLICAS_HELP)
-    ] = None,
-    other: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="Another key of the table throttle, as in mode=observe; repeatable."
-        ),
-    ] = None,
+    throttle: ThrottleOptions,
+    other: OtherOption = None,
     json_wanted: JsonOption = False,
 ) -> int:
     """Change what is named, and leave the rest as it is. Without --bootstrap-server that is one sidecar's throttle.
 
     It lasts until that sidecar restarts or loads its file again: put into the file what is to stay.
     """
-    change: dict[str, Any] = {}
-    if leader_rate is not None:
-        change[LEADER_RATE] = _rate("--leader-rate", leader_rate)
-    if follower_rate is not None:
-        change[FOLLOWER_RATE] = _rate("--follower-rate", follower_rate)
-    change |= dict(_named_setting(text) for text in other or ())
-    replicas: dict[str, str | None] = {}
-    if leader_replicas is not None:
-        replicas[LEADER_REPLICAS] = _replicas("--leader-replicas", leader_replicas)
-    if follower_replicas is not None:
-        replicas[FOLLOWER_REPLICAS] = _replicas("--follower-replicas", follower_replicas)
-    if bool(topic) != bool(replicas):
-        missing = "--leader-replicas or --follower-replicas" if topic else "--topic"
-        raise CommandError(f"{missing} is missing: throttled replicas are listed by topic.", WRONG_USAGE)
-    if topic:
-        change["topics"] = dict.fromkeys(topic, replicas)
+    change = {**throttle.rates(), **dict(_named_setting(text) for text in other or ()), **throttle.lists()}
     if not change:
         raise CommandError("nothing to set: give a rate, or a topic with its replicas.", WRONG_USAGE)
-    change |= lease.as_plain()
-    return _print(ask_sidecars(where, "PATCH", _PATH, change), json_wanted)
+    return _print(ask_sidecars(where, "PATCH", _PATH, {**change, **lease.as_plain()}), json_wanted)
 
 
 def clear(
@@ -208,7 +215,7 @@ def _print(replies: Sequence[Reply], json_wanted: bool, settings: Sequence[Throt
 
 
 def _alike(rows: Sequence[Row], count: int) -> list[Row]:
-    """Return one row for all sidecars that have the same of a setting: all `count`, or some by their addresses."""
+    """Return a row for each setting with one value: it names the sidecars that have it, or says that all `count` do."""
     found: dict[tuple[str, ...], list[str]] = {}
     for sidecar, *setting in rows:
         found.setdefault(tuple(setting), []).append(sidecar)

@@ -30,10 +30,10 @@ def sentences(replies: Sequence[Reply]) -> Iterator[str]:
             who = "A sidecar" if status["broker_id"] is None else f"Broker {status['broker_id']}"
             yield f"{who}: {sentence} ({_WHERE}#{section})."
         hidden = status.get("hidden_by_http", {})
-        told = [f"{_some(hidden[layer])} of {words}" for layer, words in LAYER_WORDS.items() if layer in hidden]
-        if told:
+        hidden_words = [f"{_some(hidden[layer])} of {words}" for layer, words in LAYER_WORDS.items() if layer in hidden]
+        if hidden_words:
             yield (
-                f"Broker {status['broker_id']}: what was set over HTTP hides {' and '.join(told)};"
+                f"Broker {status['broker_id']}: what was set over HTTP hides {' and '.join(hidden_words)};"
                 " `weir throttle clear` ends this."
             )
     for what in ("limits", "quotas"):

@@ -67,7 +67,7 @@ class ClusterState:
         return found
 
 
-def look(admin: ClusterAdmin) -> ClusterState:
+def cluster_state(admin: ClusterAdmin) -> ClusterState:
     """Ask a cluster for its state; ControlError."""
     alive = frozenset(admin.brokers())
     partitions = admin.partitions()

@@ -1,4 +1,4 @@
-"""What moves ask of a cluster besides: throttles of single brokers and topics, and the logs of replicas."""
+"""What only moves ask of a cluster: the throttles of single brokers and topics, and the logs of replicas."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from weir.control.errors import MoveError, NothingBegunError
 from weir.control.move_admin import MoveAdmin
 from weir.control.move_journal import JournalFile, Pacing
-from weir.control.move_look import INFLOW_SECONDS, growth, look
 from weir.control.move_pacing import Pacer
 from weir.control.move_throttling import MoveThrottling
+from weir.control.plan_state import INFLOW_SECONDS, growth, read_plan_state
 from weir.planning.assignment import Brokers, Partition, Replica
 from weir.planning.move_status import needed_rates, next_to_move
 from weir.planning.move_throttle import Rates, wanted_throttle
@@ -44,7 +44,7 @@ class Execution:
         self._file = file
         self._orders = orders
         self._throttling = MoveThrottling(admin, file)
-        self._seen = look(admin, plan)
+        self._seen = read_plan_state(admin, plan)
         self._rates: Rates | None = orders.throttle
         self._pacing: Pacing | None = None
 

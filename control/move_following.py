@@ -10,10 +10,10 @@ from weir.control.errors import ControlError, MoveError
 from weir.control.move_admin import MoveAdmin
 from weir.control.move_execution import start
 from weir.control.move_journal import JournalFile
-from weir.control.move_look import Look, look, moving_of
 from weir.control.move_pacing import Pacer
 from weir.control.move_stuck import StuckWatch
 from weir.control.move_throttling import GRACE_SECONDS, POLL_SECONDS, MoveThrottling
+from weir.control.plan_state import PlanState, moving_of, read_plan_state
 from weir.planning.assignment import Brokers, Partition, Reassignment, Replica
 from weir.planning.finish_by import Pace
 from weir.planning.headroom import Allowance
@@ -28,12 +28,12 @@ AWAY_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A look at a move that is followed. `away`: why the cluster gives no answer; then there is nothing else.
+    """A move that is followed, as read just now. `away`: why the cluster gives no answer; then nothing else is set.
 
     `stuck` has the brokers that have got no nearer for a minute.
     """
 
-    seen: Look | None = None
+    seen: PlanState | None = None
     progress: Progress | None = None
     away: str | None = None
     pace: Pace | Allowance | None = None
@@ -58,7 +58,7 @@ class Follower:
     watch: StuckWatch = field(default_factory=StuckWatch)
 
     def ticks(self) -> Iterator[Tick]:
-        """Yield a look now and then, until nothing of the plan moves and nothing more is to begin.
+        """Yield a Tick now and then, until nothing of the plan moves and nothing more is to begin.
 
         A cluster that gives no answer is asked again over a new connection; ControlError after AWAY_SECONDS.
         """
@@ -71,7 +71,7 @@ class Follower:
                     if admin is None:
                         admin = self.connect()
                         admin.patience_seconds = POLL_SECONDS  # whoever looks on is to see at once that it is away
-                    seen = look(admin, self.plan)
+                    seen = read_plan_state(admin, self.plan)
                     tick = self._tick(admin, seen, meter)
                 except ControlError as error:
                     now = self.clock()
@@ -92,21 +92,21 @@ class Follower:
             if admin is not None:
                 admin.close()
 
-    def _is_more_to_begin(self, seen: Look) -> bool:
+    def _is_more_to_begin(self, seen: PlanState) -> bool:
         return bool(seen.waiting) or any(seen.log_states[one] == "waiting" for one in seen.log_dirs_to_tell(()))
 
-    def _tick(self, admin: MoveAdmin, seen: Look, meter: ProgressMeter) -> Tick:
+    def _tick(self, admin: MoveAdmin, seen: PlanState, meter: ProgressMeter) -> Tick:
         if self.at_once is not None:
             begun = start(admin, self.plan, next_to_move(seen.statuses, self.at_once))
-            # Those that are not there yet are told again at the next look.
+            # Those that are not there yet are told again at the next reading.
             alive, left = set(admin.brokers()), seen.log_dirs_to_tell(begun)
             if wanted := {replica: path for replica, path in left.items() if replica.broker in alive}:
                 admin.move_log_dirs(wanted)
         moving = moving_of(admin, seen, self.before)
         pace = self.pacer.step(admin, moving) if self.pacer is not None else None
         now = self.clock()
-        stuck = self.watch.look(admin, now, moving)
-        return Tick(seen, meter.look(now, moving), pace=pace, stuck=stuck)
+        stuck = self.watch.stuck(admin, now, moving)
+        return Tick(seen, meter.measure(now, moving), pace=pace, stuck=stuck)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Verdict:
     throttled replicas afterwards, although nothing moves in the whole cluster.
     """
 
-    seen: Look
+    seen: PlanState
     busy: bool
     put_back: PutBack | None = None
     earlier: tuple[Partition, ...] = ()
@@ -136,14 +136,14 @@ class Verdict:
 
 
 def verify(admin: MoveAdmin, plan: ReassignmentPlan, file: JournalFile, *, preserve_throttles: bool = False) -> Verdict:
-    """Look at a move, and put back what stood before it where it has ended."""
-    seen = look(admin, plan)
+    """Find out how far a move is, and put back what stood before it where it has ended."""
+    seen = read_plan_state(admin, plan)
     with file.locked() as mine:
         waited = 0.0
         while mine and seen.is_quiet and seen.waiting and waited < GRACE_SECONDS:
             admin.sleep(POLL_SECONDS)
             waited += POLL_SECONDS
-            seen = look(admin, plan)
+            seen = read_plan_state(admin, plan)
         if not mine or preserve_throttles or not seen.is_quiet:
             return Verdict(seen, busy=not mine)
         put_back = MoveThrottling(admin, file).end(plan.brokers)
@@ -205,7 +205,7 @@ def cancel(
     with file.locked() as mine:
         if not mine:
             raise MoveError("another `weir move` is at work on this plan: end it first, then cancel")
-        seen = look(admin, plan)
+        seen = read_plan_state(admin, plan)
         moving = seen.partitions("moving")
         refused = admin.try_to_reassign(dict.fromkeys(moving)) if moving else {}
         refused = {one: f"{why}{_way_out(admin, seen.under_way[one])}" for one, why in refused.items()}
@@ -213,7 +213,7 @@ def cancel(
         replicas = _stop_log_moves(admin, seen)
         begun = admin.clock()
         while (
-            set(cancelled) & set((after := look(admin, plan)).partitions("moving"))
+            set(cancelled) & set((after := read_plan_state(admin, plan)).partitions("moving"))
             and admin.clock() - begun < timeout_seconds
         ):
             admin.sleep(POLL_SECONDS / 4)
@@ -236,7 +236,7 @@ def _way_out(admin: MoveAdmin, move: Reassignment) -> str:
     )
 
 
-def _stop_log_moves(admin: MoveAdmin, seen: Look) -> list[Replica]:
+def _stop_log_moves(admin: MoveAdmin, seen: PlanState) -> list[Replica]:
     """Tell replicas to stay in the directory that they are in."""
     moving = seen.moving_logs
     if not moving:

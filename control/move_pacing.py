@@ -9,8 +9,8 @@ from typing import Protocol
 from weir.control.errors import MoveError
 from weir.control.move_admin import MoveAdmin
 from weir.control.move_journal import JournalFile, Pacing
-from weir.control.move_look import INFLOW_SECONDS, Look, growth, leader_sizes, moving_of
 from weir.control.move_throttling import MoveThrottling
+from weir.control.plan_state import INFLOW_SECONDS, PlanState, growth, leader_sizes, moving_of
 from weir.planning.assignment import Partition
 from weir.planning.carried import Key
 from weir.planning.finish_by import Moving, Pace, first_pace, next_pace, taken_up
@@ -36,11 +36,11 @@ class Pacer(Protocol):
 
     pacing: Pacing
 
-    def begin(self, admin: MoveAdmin, seen: Look) -> Chosen:
+    def begin(self, admin: MoveAdmin, seen: PlanState) -> Chosen:
         """Choose the rates to begin with. Watches for INFLOW_SECONDS what passes."""
 
     def step(self, admin: MoveAdmin, moving: Mapping[Partition, Moving]) -> Pace | Allowance:
-        """Take in a look, and set other rates where they are needed. An error leaves them to the next look."""
+        """Set other rates where the move, as read just now, needs them. An error leaves them to the next call."""
 
 
 class DeadlinePacer:
@@ -53,7 +53,7 @@ class DeadlinePacer:
         self._pace: Pace | None = None
         self._set = 0
 
-    def begin(self, admin: MoveAdmin, seen: Look) -> Chosen:
+    def begin(self, admin: MoveAdmin, seen: PlanState) -> Chosen:
         """Choose the throttle that ends the move in time."""
         grown = growth(admin, seen.receiving, INFLOW_SECONDS)
         now = admin.clock()
@@ -99,7 +99,7 @@ class LinkPacer:
         self._allowance: Allowance | None = None
         self._set: dict[Key, int] = {}
 
-    def begin(self, admin: MoveAdmin, seen: Look) -> Chosen:
+    def begin(self, admin: MoveAdmin, seen: PlanState) -> Chosen:
         """Choose the rates that others leave free of each broker's link."""
         keys = wanted_throttle(seen.moves, 1).rates.keys()
         moving, begun = moving_of(admin, seen), admin.clock()
@@ -140,7 +140,7 @@ class LinkPacer:
     def _read(
         self, admin: MoveAdmin, moving: Mapping[Partition, Moving], rates: Collection[Key], topics: frozenset[str]
     ) -> Reading:
-        """Look at all that the brokers of these rates hold."""
+        """Read all that the brokers of these rates hold."""
         passed = self._passed(topics)
         brokers = frozenset(broker for broker, _ in rates)
         states = {p: state for p, state in admin.partitions().items() if not brokers.isdisjoint(state.replicas)}

@@ -19,7 +19,7 @@ ASKED_SECONDS: Final = 10.0
 
 
 class StuckWatch:
-    """Tells of each look which brokers stand still, and why.
+    """Names the brokers that stand still in a move, each time the move is read, and says why.
 
     `file` has the rates that the move itself has set. `sentences` asks the sidecars who holds replicas up.
     """
@@ -33,9 +33,13 @@ class StuckWatch:
         self._asked_at: float | None = None
         self._found: tuple[Stuck, ...] = ()
 
-    def look(self, admin: MoveAdmin, now: float, moving: Mapping[Partition, Moving]) -> tuple[Stuck, ...]:
-        """Take in a look at `now` (s)."""
-        still = self._meter.look(now, moving)
+    def stuck(self, admin: MoveAdmin, now: float, moving: Mapping[Partition, Moving]) -> tuple[Stuck, ...]:
+        """Return the brokers that have got no nearer for STILL_SECONDS, with the cause of each.
+
+        `moving` was read at `now` (s); call it each time that the move was read. Between two questions to the cluster
+        the causes are those found last.
+        """
+        still = self._meter.measure(now, moving)
         if not still:
             self._found, self._asked_at = (), None
         elif self._asked_at is None or now - self._asked_at >= ASKED_SECONDS:

@@ -49,8 +49,6 @@ What to know:
   `sidecars[1].send(signal.SIGHUP)`. In ZooKeeper mode a killed broker may only come back after its session (7 s);
   start_broker waits for that.
 - Beside a move: `weir.lab.produce.LiveProducer` (a steady rate, with what was acked and its latencies), `LiveConsumer`
-  (the records that arrived, with end-to-end latencies), `read_numbers` (reads all of them back), and Kafka's own
-  tools in `weir.lab.performance`.
-- `weir.lab.log_kinds` makes topics of every kind: each codec, transactions, compaction, batches larger than a fetch.
+  (the records that arrived, with end-to-end latencies), and `read_numbers` (reads all of them back).
 - `cluster.admin` (control.cluster_admin) reads and changes partitions, ISR, moves, configs and Kafka's own throttle.
 """

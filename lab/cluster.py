@@ -34,7 +34,6 @@ from weir.lab.settings import (
 )
 from weir.lab.sidecar import Sidecar
 
-PROJECT = Path(__file__).resolve().parent.parent
 _START_SECONDS = 90  # for a process to start; it usually takes 3 to 7, but the machine may be busy
 _STARTS = 3  # attempts to start a whole cluster, as another program may take a port in between
 
@@ -413,8 +412,7 @@ class Cluster(ABC):
             self._sidecar_command(config),
             config,
             self._lab.log(f"sidecar-{place.broker_id}"),
-            place.admin,
-            PROJECT,
+            place.admin_address,
             {**os.environ, **self._sidecar_env},
         )
 

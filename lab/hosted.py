@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from weir.lab.broker import Broker
-from weir.lab.cluster import PROJECT
 from weir.lab.errors import LabError
 from weir.lab.hosts import Hosts
 from weir.lab.modes import KraftCluster
@@ -95,10 +94,8 @@ class HostedCluster(KraftCluster):
             self.hosts.on(broker_id, self._sidecar_command(config)),
             config,
             self._lab.log(f"sidecar-{broker_id}"),
-            place.admin,
-            PROJECT,
+            place.admin_address,
             {**os.environ, **self._sidecar_env},
-            admin_host=self._host_of(broker_id),
         )
         self.sidecars[broker_id] = sidecar
         sidecar.start()

@@ -8,15 +8,17 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from weir.lab.errors import LabError, Timeout
-from weir.lab.network import LOOPBACK
 from weir.lab.processes import Process, Supervisor, tail
 
 _POLL_SECONDS = 0.05
+
+PROJECT: Final = Path(__file__).resolve().parent.parent
+"""The folder above the rooms, in which `python -m weir` runs."""
 
 
 class AdminRefused(LabError):
@@ -58,7 +60,10 @@ class Metrics:
 
 
 class Sidecar(Process):
-    """The sidecar of broker `broker_id`; `config` is its TOML file, to be rewritten before SIGHUP or a restart."""
+    """The sidecar of broker `broker_id`, and its admin HTTP at `admin_address` (host:port).
+
+    `config` is its TOML file, to be rewritten before SIGHUP or a restart.
+    """
 
     def __init__(
         self,
@@ -67,23 +72,19 @@ class Sidecar(Process):
         command: Sequence[str],
         config: Path,
         log: Path,
-        admin_port: int,
-        cwd: Path,
-        env: Mapping[str, str] | None = None,
-        admin_host: str = LOOPBACK,
+        admin_address: str,
+        env: Mapping[str, str],
     ) -> None:
-        super().__init__(supervisor, f"the sidecar of broker {broker_id}", command, log, cwd, env)
+        super().__init__(supervisor, f"the sidecar of broker {broker_id}", command, log, PROJECT, env)
         self.broker_id = broker_id
         self.config = config
-        self.admin_address = f"{admin_host}:{admin_port}"
-        self._admin_host = admin_host.strip("[]")
-        self._admin_port = admin_port
+        self.admin_address = admin_address
 
     def http(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None, seconds: float = 10
     ) -> tuple[int, str]:
         """Make one call of the admin HTTP and return (status, body as text), whatever the status. Raises OSError."""
-        connection = http.client.HTTPConnection(self._admin_host, self._admin_port, timeout=seconds)
+        connection = http.client.HTTPConnection(self.admin_address, timeout=seconds)
         try:
             data = None if body is None else body if isinstance(body, (bytes, str)) else json.dumps(body)
             content = {} if body is None else {"Content-Type": "application/json"}

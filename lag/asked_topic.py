@@ -13,8 +13,8 @@ from typing import Protocol
 from weir.lag.topic_lag import CaughtUp, TopicLag
 
 
-class Tracker(Protocol):
-    """What keeps the lag of all topics; see `weir.lag.tracker.LagTracker`."""
+class TopicLags(Protocol):
+    """What a connection needs of the `LagTracker`, whose methods these are."""
 
     silence_grace_seconds: float
 
@@ -30,11 +30,11 @@ class Tracker(Protocol):
 
 
 class Asker:
-    """The fetches of one connection; made by `LagTracker.asker`."""
+    """When one connection fetches. `LagTracker.asker` makes it with the connection."""
 
     __slots__ = ("at", "is_open", "returned_at", "silent_since", "tracker")
 
-    def __init__(self, tracker: Tracker) -> None:
+    def __init__(self, tracker: TopicLags) -> None:
         self.tracker = tracker
         self.at = -math.inf
         """The time of its last fetch (clock seconds)."""
@@ -86,7 +86,7 @@ class AskedTopic:
 
     @property
     def is_known(self) -> bool:
-        """Whether its lag is known."""
+        """Whether the tracker keeps a lag of the replica on this topic."""
         return self._lag is not None and self._lag.is_kept
 
     def caught_up(self, partition: int) -> CaughtUp | None:
@@ -157,7 +157,7 @@ class AskedTopic:
             lag.answer(partition, self, now)
 
     def rename(self, topic: bytes) -> None:
-        """Give the topic its name; so far it went by its id."""
+        """Give a topic that was known by its id its name."""
         lag, self.topic, self.names_topic = self._known(), topic, True
         self._lag = (
             self.asker.tracker.known(self.replica, topic) if lag is None else self.asker.tracker.renamed(lag, self)

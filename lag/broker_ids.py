@@ -54,7 +54,7 @@ class BrokerIds:
         return broker_id in self._refused or broker_id == STRANGER
 
     def is_unsure(self, broker_id: int) -> bool:
-        """Whether an id counts as a broker's only until the cluster is asked."""
+        """Whether an id counts as a broker's for now, as the cluster has not been asked about it."""
         return broker_id in self._unsure
 
     def unsure(self) -> list[tuple[int, bytes]]:

@@ -48,8 +48,8 @@ class _Note:
         self.silent_since = self.returned_at = -math.inf  # the partition's own last silence
 
 
-class Asker(Protocol):
-    """The fetches of one connection, in clock seconds."""
+class FetchTimes(Protocol):
+    """When one connection fetched, in clock seconds; an `Asker` is one."""
 
     at: float
     """The time of its last fetch."""
@@ -65,17 +65,19 @@ class Asker(Protocol):
 
 
 class Asked(Protocol):
-    """One topic of one connection."""
+    """One topic of one connection; an `AskedTopic` is one."""
 
     @property
-    def asker(self) -> Asker:
+    def asker(self) -> FetchTimes:
         """The connection whose fetches ask for it."""
 
 
 class Tracker(Protocol):
-    """What keeps the lag of all topics. `count` takes what a topic changes of the totals.
+    """What a topic needs of the `LagTracker` that keeps it. Times are seconds.
 
-    `in_sync` tells what the cluster says.
+    - `in_sync` says whether the cluster has a replica (topic, partition, broker id) in the ISR now.
+    - `count` adds to the totals by how many partitions and messages a topic has grown; either may be negative.
+    - `has_room`: whether one more partition may be kept.
     """
 
     replica_lag_time_max: float
@@ -342,7 +344,7 @@ class TopicLag:
             note = self._notes[partition] = _Note()
         return note
 
-    def _lag_begin(self, partition: int, caught_up_at: float, asker: Asker, now: float) -> float:
+    def _lag_begin(self, partition: int, caught_up_at: float, asker: FetchTimes, now: float) -> float:
         """Return since when a partition lags that was caught up until now.
 
         That is `now`, unless the replica has just come back from a silence and was last seen caught up before it. Then

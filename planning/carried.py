@@ -77,7 +77,7 @@ class Arrived:
 
 
 def arrived(before: Mapping[Partition, Moving], now: Mapping[Partition, Moving], seconds: float) -> dict[Key, Arrived]:
-    """Return what came under each rate between two looks. Replicas in sync receive what producers write."""
+    """Return what came under each rate between two readings. Replicas in sync receive what producers write."""
     rates: dict[Key, float] = defaultdict(float)
     left: dict[Key, float] = defaultdict(float)
     peers: dict[Key, set[Key]] = defaultdict(set)

@@ -57,7 +57,7 @@ class RateBounds:
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """One partition at one look: its leader, bytes there, number of followers, and what each new replica is behind."""
+    """A moving partition: its leader, bytes there, number of followers, and bytes that each new replica is behind."""
 
     leader: int
     size: int
@@ -83,7 +83,7 @@ class Pace:
 
     `late`: seconds by which the deadline is missed at this rate, 0 where it is met, None where the move never ends.
     `part`: how much of the rate arrives. `is_held_up`: lately something else than the rate decided what arrived.
-    `seen` is the look at which it was planned, `busiest` the rate (broker and setting) that decided. It stays for
+    `seen` is the move for which it was planned, `busiest` the rate (broker and setting) that decided. It stays for
     `interval` seconds.
     """
 

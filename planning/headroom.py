@@ -48,7 +48,7 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A partition at one look: its leader, its replicas, and its bytes at the leader."""
+    """A partition at one moment: its leader, its replicas, and its bytes at the leader."""
 
     leader: int
     replicas: Brokers
@@ -57,7 +57,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one look tells of the links. `moving` are the plan's partitions, `held` all that the brokers hold.
+    """What is known of the links at one moment. `moving` are the plan's partitions, `held` all that the brokers hold.
 
     `passed` has the brokers whose sidecar answered.
     """
@@ -71,7 +71,8 @@ class Reading:
 class Allowance:
     """The rates in force, and what led to them.
 
-    `others` has what else passed in the last intervals by rate, the newest last; `told` what sidecars told of it last.
+    `others` has what else passed in the last intervals by rate, the newest last; `by_sidecars` what sidecars
+    told of it last.
     `carried` are the links that carry less than was stated, by the rate of that direction. `short` are the rates of
     which too little came in the last interval, and `last_rates` those in force before.
     `too_low` are the rates at which the move cannot end, as the limits allow no more.
@@ -81,7 +82,7 @@ class Allowance:
     planned_at: float
     seen: Reading
     others: tuple[Mapping[Key, float], ...] = ()
-    told: Mapping[Key, float] = field(default_factory=dict)
+    by_sidecars: Mapping[Key, float] = field(default_factory=dict)
     carried: Mapping[Key, Carried] = field(default_factory=dict)
     short: frozenset[Key] = frozenset()
     last_rates: Mapping[Key, int] = field(default_factory=dict)
@@ -114,7 +115,7 @@ def next_allowance(allowance: Allowance, now: float, seen: Reading, capacity: fl
     return _planned(allowance, now, seen, seconds, capacity, limits, at_once=False)
 
 
-def told_by_sidecars(
+def others_by_sidecars(
     keys: Iterable[Key], before: Reading, now: Reading, seconds: float, last: Mapping[Key, float]
 ) -> dict[Key, float]:
     """Return what passes in the direction of each rate besides what it bounds, in bytes/s, as sidecars count it.
@@ -133,8 +134,11 @@ def told_by_sidecars(
     return found
 
 
-def told_by_logs(before: Reading, now: Reading, seconds: float) -> dict[Key, float]:
-    """Return the same as far as logs tell: what producers write, and replicas in sync receive of it."""
+def others_by_logs(before: Reading, now: Reading, seconds: float) -> dict[Key, float]:
+    """Return the bytes/s of producers' records in the direction of each rate, as logs tell them.
+
+    What the move's own replicas receive is not among them.
+    """
     rates: dict[Key, float] = defaultdict(float)
     for partition, held in now.held.items():
         then = before.held.get(partition)
@@ -159,9 +163,9 @@ def _planned(
     at_once: bool,
 ) -> Allowance:
     keys = allowance.rates
-    told = told_by_sidecars(keys, allowance.seen, seen, seconds, allowance.told)
-    by_logs = told_by_logs(allowance.seen, seen, seconds)
-    others = {key: max(told.get(key, 0.0), by_logs.get(key, 0.0)) for key in keys}
+    by_sidecars = others_by_sidecars(keys, allowance.seen, seen, seconds, allowance.by_sidecars)
+    by_logs = others_by_logs(allowance.seen, seen, seconds)
+    others = {key: max(by_sidecars.get(key, 0.0), by_logs.get(key, 0.0)) for key in keys}
     known = (*allowance.others[1 - CALM_INTERVALS :], others)
     came = arrived(allowance.seen.moving, seen.moving, seconds)
     short = are_short(came, keys, allowance.last_rates, seconds)
@@ -190,7 +194,7 @@ def _planned(
         rates[key] = wanted if at_once else _toward(rate, wanted, least, capacity, limits)
         if inflow.get(key, 0.0) >= rates[key]:
             too_low.add(key)
-    return Allowance(rates, now, seen, known, told, carried, short, keys, frozenset(too_low))
+    return Allowance(rates, now, seen, known, by_sidecars, carried, short, keys, frozenset(too_low))
 
 
 def _toward(rate: int, wanted: int, least: int, capacity: float, limits: RateBounds) -> int:

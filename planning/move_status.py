@@ -100,7 +100,7 @@ class BrokerProgress:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a move is. `rate` (bytes/s) is None at the first look; `slowest` is who holds it up."""
+    """How far a move is. `rate` (bytes/s) is None at the first reading; `slowest` is who holds it up."""
 
     copied: int
     total: int
@@ -115,23 +115,23 @@ class Progress:
 
 
 class ProgressMeter:
-    """Takes a look at all new replicas now and then, and tells rates and the time that is left."""
+    """Works out rates and the time that is left. Give `measure` what was read of the move, now and then."""
 
     def __init__(self) -> None:
-        self._looks: deque[tuple[float, dict[int, int]]] = deque()
+        self._readings: deque[tuple[float, dict[int, int]]] = deque()
 
-    def look(self, now: float, moving: Mapping[Partition, Moving]) -> Progress:
-        """Take in the partitions of a whole plan, those that are done too, at `now` (s)."""
+    def measure(self, now: float, moving: Mapping[Partition, Moving]) -> Progress:
+        """Return how far the move is. `moving` has all partitions of the plan, done or not, as read at `now` (s)."""
         copied: dict[int, int] = defaultdict(int)
         left: dict[int, int] = defaultdict(int)
         for one in moving.values():
             for broker, behind in one.left.items():
                 copied[broker] += one.size - behind
                 left[broker] += behind
-        self._looks.append((now, copied))
-        while len(self._looks) > 2 and now - self._looks[1][0] >= RATE_WINDOW_SECONDS:
-            self._looks.popleft()
-        then, before = self._looks[0]
+        self._readings.append((now, copied))
+        while len(self._readings) > 2 and now - self._readings[1][0] >= RATE_WINDOW_SECONDS:
+            self._readings.popleft()
+        then, before = self._readings[0]
         done, total = sum(copied.values()), sum(copied.values()) + sum(left.values())
         if now <= then:
             return Progress(done, total, None, None, None)

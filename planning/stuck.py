@@ -48,15 +48,15 @@ class Stuck:
 
 
 class StillMeter:
-    """Takes a look at a move now and then, and tells which brokers stand still."""
+    """Finds the brokers that get no nearer in a move. Give `measure` what was read of the move, now and then."""
 
     def __init__(self) -> None:
         self._lowest: dict[int, tuple[int, Still]] = {}
         self.moving: Mapping[Partition, Moving] = {}
         """The move as it was last known: without a leader nothing tells how far a partition is."""
 
-    def look(self, now: float, moving: Mapping[Partition, Moving]) -> list[Still]:
-        """Take in what every new replica is behind at `now` (s)."""
+    def measure(self, now: float, moving: Mapping[Partition, Moving]) -> list[Still]:
+        """Return the brokers whose bytes behind have not fallen for STILL_SECONDS. `moving` was read at `now` (s)."""
         moving = self.moving = {partition: self._known(partition, one) for partition, one in moving.items()}
         left: dict[int, int] = {}
         for one in moving.values():

@@ -71,7 +71,7 @@ class BatchCounter:
                 self._needed = _HEAD.size
 
     def step_over(self, most: int) -> int:
-        """Take at most `most` of the next bytes for received, as far as nothing is to be read in them."""
+        """Count as received what is left of a batch whose head was read: `most` bytes at most. Returns how many."""
         size = min(self._skip, most)
         self._skip -= size
         return size
@@ -150,6 +150,6 @@ class BatchCounter:
             self.records += records - 1
 
     def _end(self) -> int:
-        """Count no more of this partition."""
+        """Count no more records of this partition: what comes is skipped."""
         left, self._left = self._left, 0
         return left

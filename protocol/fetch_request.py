@@ -102,7 +102,7 @@ class FetchRequest:
 
 
 def decode_fetch_request(frame: bytes) -> FetchRequest:
-    """Decode a whole Fetch request in one go; see `fetch_request_steps`."""
+    """Decode a small Fetch request in one go. `frame` and errors are those of `fetch_request_steps`."""
     return at_once(fetch_request_steps(frame))
 
 
@@ -158,7 +158,7 @@ def check_replica_fetch(request: FetchRequest) -> FetchRequest:
 
 
 def encode_fetch_request(request: FetchRequest) -> bytes:
-    """Encode a request in one go; see `encoding_steps`."""
+    """Encode a small request in one go. Result and errors are those of `encoding_steps`."""
     return at_once(encoding_steps(request))
 
 

@@ -25,7 +25,7 @@ class FrameCutter:
 
     @property
     def place(self) -> tuple[int, bytes]:
-        """The position of the next byte within its frame. Set it to an earlier value to take bytes again from there."""
+        """Where in its frame the next byte is. Set it to an earlier value to take bytes again from there."""
         return self._left, self._prefix
 
     @place.setter

@@ -37,9 +37,8 @@ _NO_AUTHORIZED_OPERATIONS_OF_CLUSTER_AND_TOPICS: Final = b"\x00\x00"
 _PARTITION_HEAD: Final = 14  # error_code, partition_index, leader_id, leader_epoch
 _PARTITION: Final = struct.Struct(">hii")  # the first three of these
 _SMALLEST_PARTITION: Final = _PARTITION_HEAD + 4  # replica_nodes, isr_nodes, offline_replicas, tags
-_SMALLEST_TOPIC: Final = 2 + 1 + ID_SIZE + 1 + 1 + 4 + 1
 _SMALLEST_BROKER: Final = 4 + 1 + 4 + 1 + 1
-_SMALLEST_CLASSIC_TOPIC: Final = 2 + 2 + 1 + 4
+_SMALLEST_TOPIC: Final = 2 + 2 + 1 + 4
 _CLASSIC_PARTITION_HEAD: Final = 10  # without leader_epoch
 _NO_CLASSIC_ARRAY: Final = b"\xff\xff\xff\xff"
 _NO_CLASSIC_STRING: Final = b"\xff\xff"
@@ -137,9 +136,9 @@ def decode_cluster(
     topics.
     """
     if version <= LAST_CLASSIC_METADATA:
-        head, count, at = _read_classic_head(frame, version, correlation_id)
+        head, count, at = _read_head(frame, version, correlation_id, CLASSIC)
         return head, _classic_topics(frame, version, count, at, wanted)
-    head, count, at = _read_head(frame, correlation_id)
+    head, count, at = _read_head(frame, version, correlation_id, COMPACT)
     return head, _topics(frame, version, count, at, wanted)
 
 
@@ -202,48 +201,30 @@ def _after_correlation_id(frame: bytes, expected: int) -> int:
     return SIZE.size
 
 
-def _read_nullable_string(frame: bytes, at: int) -> tuple[bytes | None, int]:
-    return (None, at + 1) if frame[at : at + 1] == b"\x00" else COMPACT.read_string(frame, at)
+def _read_nullable_string(frame: bytes, at: int, encoding: Encoding) -> tuple[bytes | None, int]:
+    null = b"\x00" if encoding is COMPACT else _NO_CLASSIC_STRING
+    end = at + len(null)
+    return (None, end) if frame[at:end] == null else encoding.read_string(frame, at)
 
 
-def _read_classic_head(frame: bytes, version: int, correlation_id: int) -> tuple[MetadataHead, int, int]:
-    """Do as `_read_head` for v1 to v5: throttle_time_ms exists from v3 on, cluster_id from v2 on."""
-    at = _after_correlation_id(frame, correlation_id) + (4 if version >= 3 else 0)
-    count, at = CLASSIC.read_count(frame, at, 4 + 2 + 4 + 2)
+def _read_head(frame: bytes, version: int, correlation_id: int, encoding: Encoding) -> tuple[MetadataHead, int, int]:
+    """Return the head, the number of topics, and the offset of the first one.
+
+    throttle_time_ms exists from v3 on, cluster_id from v2 on.
+    """
+    _, at = encoding.read_tags(frame, _after_correlation_id(frame, correlation_id))
+    count, at = encoding.read_count(frame, at + (4 if version >= 3 else 0), _SMALLEST_BROKER)
     brokers = []
     for _ in range(count):
         broker_id = int.from_bytes(frame[at : at + 4], signed=True)
-        host, at = CLASSIC.read_string(frame, at + 4)
+        host, at = encoding.read_string(frame, at + 4)
         port = int.from_bytes(frame[at : at + 4], signed=True)
-        rack, at = _read_classic_nullable_string(frame, at + 4)
+        rack, at = _read_nullable_string(frame, at + 4, encoding)
+        _, at = encoding.read_tags(frame, at)
         brokers.append(MetadataBroker(broker_id, host, port, rack))
-    cluster_id = None
-    if version >= 2:
-        cluster_id, at = _read_classic_nullable_string(frame, at)
+    cluster_id, at = _read_nullable_string(frame, at, encoding) if version >= 2 else (None, at)
     controller = int.from_bytes(frame[at : at + 4], signed=True)
-    topics, at = CLASSIC.read_count(frame, at + 4, _SMALLEST_CLASSIC_TOPIC)
-    return MetadataHead(tuple(brokers), controller, cluster_id), topics, at
-
-
-def _read_classic_nullable_string(frame: bytes, at: int) -> tuple[bytes | None, int]:
-    return (None, at + 2) if frame[at : at + 2] == _NO_CLASSIC_STRING else CLASSIC.read_string(frame, at)
-
-
-def _read_head(frame: bytes, correlation_id: int) -> tuple[MetadataHead, int, int]:
-    """Return the head, the number of topics, and the offset of the first one."""
-    at = _after_tags(frame, _after_correlation_id(frame, correlation_id)) + 4  # throttle_time_ms
-    count, at = COMPACT.read_count(frame, at, _SMALLEST_BROKER)
-    brokers = []
-    for _ in range(count):
-        broker_id = int.from_bytes(frame[at : at + 4], signed=True)
-        host, at = COMPACT.read_string(frame, at + 4)
-        port = int.from_bytes(frame[at : at + 4], signed=True)
-        rack, at = _read_nullable_string(frame, at + 4)
-        at = _after_tags(frame, at)
-        brokers.append(MetadataBroker(broker_id, host, port, rack))
-    cluster_id, at = _read_nullable_string(frame, at)
-    controller = int.from_bytes(frame[at : at + 4], signed=True)
-    topics, at = COMPACT.read_count(frame, at + 4, _SMALLEST_TOPIC)
+    topics, at = encoding.read_count(frame, at + 4, _SMALLEST_TOPIC)
     return MetadataHead(tuple(brokers), controller, cluster_id), topics, at
 
 
@@ -257,7 +238,7 @@ def _read_partition_head(frame: bytes, at: int, size: int) -> tuple[int, int, in
 def _read_topic(frame: bytes, at: int) -> tuple[MetadataTopic, int]:
     """Read the part of a topic before its partitions."""
     error_code = int.from_bytes(frame[at : at + 2], signed=True)
-    name, at = _read_nullable_string(frame, at + 2)
+    name, at = _read_nullable_string(frame, at + 2, COMPACT)
     return MetadataTopic(error_code, name, frame[at : at + ID_SIZE]), at + ID_SIZE + 1  # is_internal
 
 

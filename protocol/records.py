@@ -29,7 +29,7 @@ class RecordsSeen:
 
     partition: int
     size: int
-    """On the wire."""
+    """Bytes of all records, with a tail that was cut off."""
     complete_bytes: int = 0
     batches: int = 0
     """The number of whole batches."""

@@ -249,7 +249,7 @@ class RequestStream(FrameStream):
             yield Pass(view[start:at])
 
     def drop(self) -> None:
-        """Forget the request at which the caller stopped, as if it had never come."""
+        """Forget the request at which the caller stopped: the broker is not to see it."""
         self._waiting = self._collecting = None
         self._head, self._frame, self._left = bytearray(), bytearray(), 0
 

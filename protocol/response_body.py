@@ -8,13 +8,14 @@ depend on how a response is cut into chunks.
 
 import struct
 from collections.abc import Container, Generator
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch_versions import ABORTED_TRANSACTION_SIZE, TOPIC_ID_SIZE, FetchVersion
 from weir.protocol.header import SIZE
 from weir.protocol.primitives import COUNT, LONGEST_STRING, STRING_LENGTH
 from weir.protocol.records import RecordsSeen, RecordWalker
+from weir.protocol.structure import LongVarint, Structure, tags, varint
 from weir.protocol.take_out import Passing, TakeOut
 from weir.protocol.varint import LONGEST_VARINT
 
@@ -22,7 +23,7 @@ RESPONSE_ENTRY: Final = struct.Struct(">ihqi")
 """What is kept of a partition: partition, error_code, high_watermark, bytes of its records (-1: null)."""
 
 HEAD_SIZE: Final = RESPONSE_ENTRY.size - SIZE.size
-"""Bytes of the first three of these, with which a partition begins in every version."""
+"""Bytes of partition, error_code and high_watermark, with which a partition begins in every version."""
 
 _LONGEST_NAME: Final = 255
 """The most bytes that a topic's name may have (Kafka's limit is 249); a leader that sends a longer one is not trusted.
@@ -30,10 +31,6 @@ _LONGEST_NAME: Final = 255
 
 _NO_BOUND: Final = 2**63
 _NULL: Final = -1  # null records take no bytes
-_DIVERGING_EPOCH_TAG: Final = 0
-
-Structure: TypeAlias = Generator[int, bytes, None]
-"""Reads one unit. It yields n > 0 to be sent the next n bytes, and n < 0 to have -n bytes skipped."""
 
 
 class ScannedTopic(NamedTuple):
@@ -75,6 +72,7 @@ class ResponseBody:
         "_smallest",
         "_structure",
         "_topics_left",
+        "_transactions_at",
         "_walk",
         "_walker",
         "_wanted",
@@ -104,6 +102,7 @@ class ResponseBody:
         self._frame_size = frame_size
         self._walk = walk
         self._smallest = smallest_partition(row)
+        self._transactions_at = row.response_partition.layout.size if row.has_aborted_transactions else 0
         self._allowed = _NO_BOUND if most_partitions is None else most_partitions  # partitions that may still come
         self._longest_name = LONGEST_STRING if most_partitions is None else _LONGEST_NAME
         # the topic being read
@@ -156,7 +155,10 @@ class ResponseBody:
         return size < self._skip
 
     def step_over(self) -> int:
-        """Take the next bytes that need not be seen for read, without the last one skipped; returns how many."""
+        """Count bytes that are skipped as read, but for their last one. Returns how many; 0 while records are walked.
+
+        So the caller can let as many bytes pass without giving them to `walk`.
+        """
         if self._walker is not None or self._skip < 2:
             return 0
         size = self._skip - 1  # with the last one the unit ends, and perhaps the frame
@@ -186,6 +188,8 @@ class ResponseBody:
         except StopIteration:
             self._structure = None
             return
+        except LongVarint:
+            raise self._malformed("a varint is longer than 5 bytes", self.left + LONGEST_VARINT) from None
         if abs(wanted) > self.left:
             raise self._malformed(f"{abs(wanted)} bytes are announced where {self.left} are left")
         if wanted > 0:
@@ -223,7 +227,7 @@ class ResponseBody:
         else:
             start = self.left
             if row.is_flexible:
-                length = (yield from self._varint()) - 1
+                length = (yield from varint()) - 1
             else:
                 (length,) = STRING_LENGTH.unpack((yield STRING_LENGTH.size))
             if not 0 <= length <= min(LONGEST_STRING, self.left):
@@ -253,7 +257,7 @@ class ResponseBody:
             if row.is_flexible:
                 for _ in range(transactions):
                     yield -ABORTED_TRANSACTION_SIZE
-                    yield from self._tags()
+                    yield from tags()
             elif transactions > 0:
                 yield -transactions * ABORTED_TRANSACTION_SIZE
         if row.has_preferred_read_replica:
@@ -300,44 +304,24 @@ class ResponseBody:
         self._records.append(RecordsSeen(partition, 0, next_batch_size=next_size, taken_out=size))
 
     def _partition_end(self, partition: int) -> Structure:
-        if self._row.is_flexible and (yield from self._tags()):
+        if self._row.is_flexible and (yield from tags()):  # tag 0 is the diverging epoch
             self._diverging.append(partition)
         self._partitions_left -= 1
         if not self._partitions_left and not self._row.is_flexible:
             self._leave_topic()
 
     def _topic_end(self) -> Structure:
-        yield from self._tags()
+        yield from tags()
         self._leave_topic()
 
     def _response_end(self) -> Structure:
-        yield from self._tags()
-
-    def _tags(self) -> Generator[int, bytes, bool]:
-        """Read a tag buffer, skipping the tags' contents. Returns whether a diverging epoch is among them."""
-        is_diverging = False
-        for _ in range((yield from self._varint())):
-            is_diverging |= (yield from self._varint()) == _DIVERGING_EPOCH_TAG
-            size = yield from self._varint()
-            if size:
-                yield -size
-        return is_diverging
+        yield from tags()
 
     def _count(self) -> Generator[int, bytes, int]:
         """Read an array's count or the size of records; -1 where it is null."""
         if self._row.is_flexible:
-            return (yield from self._varint()) - 1
+            return (yield from varint()) - 1
         return int(COUNT.unpack((yield COUNT.size))[0])
-
-    def _varint(self) -> Generator[int, bytes, int]:
-        start = self.left
-        value = 0
-        for index in range(LONGEST_VARINT):
-            (byte,) = yield 1
-            value |= (byte & 0x7F) << (7 * index)
-            if byte < 0x80:
-                return value
-        raise self._malformed("a varint is longer than 5 bytes", start)
 
     def _enter_topic(self, name: bytes, partitions: int) -> None:
         self._topics_left -= 1

@@ -6,11 +6,10 @@ among thousands nor thousands of active ones are slow.
 """
 
 import struct
-from collections.abc import Container
 from functools import lru_cache
 from typing import Final
 
-from weir.protocol.fetch_versions import TOPIC_ID_SIZE, FetchVersion, fetch_version
+from weir.protocol.fetch_versions import TOPIC_ID_SIZE, fetch_version
 from weir.protocol.header import SIZE
 from weir.protocol.primitives import COUNT, STRING_LENGTH
 from weir.protocol.records import RecordsSeen, walk_records
@@ -44,23 +43,10 @@ def _heads(stride: int) -> struct.Struct:
 class ClassicBody(ResponseBody):
     """Versions below v12: lengths and counts of fixed size."""
 
-    __slots__ = ("_stride", "_transactions_at")
-
-    def __init__(
-        self,
-        row: FetchVersion,
-        count: int,
-        left: int,
-        frame_size: int,
-        walk: Container[bytes],
-        most_partitions: int | None,
-    ) -> None:
-        super().__init__(row, count, left, frame_size, walk, most_partitions)
-        self._stride = self._smallest
-        self._transactions_at = row.response_partition.layout.size if row.has_aborted_transactions else 0
+    __slots__ = ()
 
     def _read_topics(self, view: memoryview, at: int, end: int) -> int:
-        stride, is_idle, topics = self._stride, self._is_idle, self.topics
+        stride, is_idle, topics = self._smallest, self._is_idle, self.topics
         is_long, longest_name = stride > RESPONSE_ENTRY.size, self._longest_name
         string_length, entry_count = STRING_LENGTH.unpack_from, COUNT.unpack_from
         make = tuple.__new__  # at half of what the class's own constructor costs
@@ -100,7 +86,7 @@ class ClassicBody(ResponseBody):
         return at
 
     def _read_partitions(self, view: memoryview, at: int, end: int) -> int:
-        stride, headers, records = self._stride, self._seen_headers, self._records
+        stride, headers, records = self._smallest, self._seen_headers, self._records
         is_long, transactions_at = stride > RESPONSE_ENTRY.size, self._transactions_at
         is_walked = self._is_walked
         unpack_from = _partition_and_size(self._row.api_version).unpack_from
@@ -158,7 +144,7 @@ class ClassicBody(ResponseBody):
         """
         if self._is_idle(headers, count):
             return count
-        stride = self._stride
+        stride = self._smallest
         low = len(headers[stride - 1 :: stride].lstrip(_LIKE_NO_RECORDS))
         high = len(headers[stride - 2 :: stride].lstrip(_LIKE_NO_RECORDS))
         idle = count - max(low, high)
@@ -166,7 +152,7 @@ class ClassicBody(ResponseBody):
 
     def _is_idle(self, headers: bytes, count: int) -> bool:
         """Return whether `count` headers follow each other without records or transactions in between."""
-        stride = self._stride
+        stride = self._smallest
         if self._transactions_at and not _all_null_or_empty(headers, count, self._transactions_at, stride):
             return False
         if count == 1:
@@ -174,7 +160,7 @@ class ClassicBody(ResponseBody):
         return _all_null_or_empty(headers, count, stride - SIZE.size, stride)
 
     def _shortened(self, headers: bytes, count: int) -> bytes:
-        stride = self._stride
+        stride = self._smallest
         if count == 1:
             return headers[:HEAD_SIZE] + headers[-SIZE.size :]
         sizes = headers[stride - 1 :: stride]
@@ -184,19 +170,7 @@ class ClassicBody(ResponseBody):
 class CompactBody(ResponseBody):
     """Versions from v12 on: varints, and a tag buffer after every partition and every topic."""
 
-    __slots__ = ("_fixed",)
-
-    def __init__(
-        self,
-        row: FetchVersion,
-        count: int,
-        left: int,
-        frame_size: int,
-        walk: Container[bytes],
-        most_partitions: int | None,
-    ) -> None:
-        super().__init__(row, count, left, frame_size, walk, most_partitions)
-        self._fixed = row.response_partition.layout.size
+    __slots__ = ()
 
     def _read_topics(self, view: memoryview, at: int, end: int) -> int:
         stride, topics, by_id = self._smallest, self.topics, self._row.names_topics_by_id
@@ -246,7 +220,12 @@ class CompactBody(ResponseBody):
         return at
 
     def _read_partitions(self, view: memoryview, at: int, end: int) -> int:
-        stride, fixed, headers, records = self._smallest, self._fixed, self._seen_headers, self._records
+        stride, transactions_at, headers, records = (
+            self._smallest,
+            self._transactions_at,
+            self._seen_headers,
+            self._records,
+        )
         size_at = stride - 2  # after it come the records, if there are any, and a tag buffer
         is_walked = self._is_walked
         frame_end = at + self.left
@@ -267,7 +246,7 @@ class CompactBody(ResponseBody):
                 longest = max(_GROWTH * idle + 1, longest // _GROWTH)
                 if at + stride + _LONGEST_COMPACT_SIZE > end:
                     break
-            if view[at + fixed] not in _COMPACT_NULL_OR_EMPTY:
+            if view[at + transactions_at] not in _COMPACT_NULL_OR_EMPTY:
                 break  # it has transactions
             behind = at + size_at + 1
             size = view[behind - 1]
@@ -318,7 +297,7 @@ class CompactBody(ResponseBody):
         """Return how many of `count` partitions come before the first with transactions, records or tags."""
         stride = self._smallest
         return count - max(
-            len(headers[self._fixed :: stride].lstrip(_COMPACT_NULL_OR_EMPTY)),
+            len(headers[self._transactions_at :: stride].lstrip(_COMPACT_NULL_OR_EMPTY)),
             len(headers[stride - 2 :: stride].lstrip(_COMPACT_NULL_OR_EMPTY)),
             len(headers[stride - 1 :: stride].lstrip(b"\x00")),
         )

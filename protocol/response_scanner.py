@@ -191,11 +191,17 @@ class FetchResponseScanner:
         return buffers
 
     def step_over(self) -> int:
-        """Take bytes of records that are not walked for received; see ResponseObserver."""
+        """Count as received what is left of records that are not walked, but for their last byte.
+
+        Returns how many bytes that is. The caller may let as many pass without giving them to `receive`.
+        """
         return 0 if self._body is None or self._take_out is not None else self._body.step_over()
 
     def look(self, view: memoryview) -> int:
-        """Take bytes that all lie in the middle of one partition's records; see ResponseObserver."""
+        """Walk over `view` if it lies in the middle of one partition's records, which all pass as they are.
+
+        Returns what `step_over` then does; -1 where it does not, and nothing was taken.
+        """
         body = self._body
         if body is None or self._take_out is not None or not body.is_within(len(view)):
             return -1

@@ -26,10 +26,10 @@ class ResponseObserver(Protocol):
 
     For speed, one that needs not see what is in the middle may have two methods more:
 
-    - `step_over()` returns how many of the next bytes pass unseen, not the response's last one among them, and takes
-      these for received.
-    - `look(view)` takes bytes that all pass as they are, and returns what `step_over()` then does; -1 where it has to
-      change some, or where the response's last byte is among them, and then it has taken none.
+    - `step_over()` returns how many of the next bytes pass unseen, without the response's last one, and counts these as
+      received.
+    - `look(view)` sees bytes that all pass as they are, and returns what `step_over()` then does. It returns -1 where
+      it has to change some, or where the response's last byte is among them; then it has taken none.
     """
 
     @property
@@ -100,7 +100,7 @@ class ResponseStream(FrameStream):
         """Who sees the response that is being received, and may change it; None: nobody, or there is none."""
         self._watcher: ResponseWatcher | None = None  # who only sees it
         self._step_over: Callable[[], int] | None = None  # of the observer, if it has that
-        self._look: Callable[[memoryview], int] | None = None  # the same
+        self._look: Callable[[memoryview], int] | None = None  # of the observer, if it has that
 
     @property
     def at_boundary(self) -> bool:
@@ -241,7 +241,8 @@ class ResponseStream(FrameStream):
     ) -> tuple[int, int]:
         """Let the observer take the bytes from `view[at]` on; those before, from `start` on, pass.
 
-        Returns what becomes of both. What the observer lets pass as it came stays in one piece with what was before.
+        Returns the offset from which bytes are still to be sent, and the one after those taken. What the observer lets
+        pass as it came is not sent yet, so that it stays in one piece with what was before.
         """
         rest = view[at:]
         buffers, taken = observer.receive(rest)

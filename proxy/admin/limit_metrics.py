@@ -13,7 +13,7 @@ KNOWN_CUT = ("answered", "passed", "dropped")
 
 
 def limit_families(stage: LimitStage) -> Iterator[Family]:
-    """Yield them. Clients have series as long as they are among those seen lately; see MOST_CLIENTS."""
+    """Yield the families of limited clients. A client has series while it is among the last MOST_CLIENTS that came."""
     clients = list(stage.clients)
     yield Family(
         "weir_task_record_rate_avg",

@@ -9,7 +9,7 @@ from weir.quota.throttle import Throttle
 
 
 def partition_families(throttles: Iterable[Throttle]) -> Iterator[Family]:
-    """Yield them; their samples are read one by one, and fetches may go on in between."""
+    """Yield the families with a series for each partition. Their samples are read one by one, between fetches."""
     sides = list(throttles)
     yield Family(
         "weir_partition_bytes",

@@ -47,4 +47,4 @@ class ProcessStats:
     export: ExportStats = field(default_factory=ExportStats)
     load: LoopLoad = field(default_factory=LoopLoad)
     worker_loads: Callable[[], Sequence[tuple[float, float]]] = tuple
-    """Returns the same of each process that does TLS: the shares of time in which it works, and is late."""
+    """Returns, for each process that does TLS, the parts of time (0 to 1) in which it works, and is late."""

@@ -13,7 +13,7 @@ LEAST_BYTES: Final = 16
 """A shorter token can be guessed."""
 
 _MOST_BYTES: Final = 4096
-_LOOK_SECONDS: Final = 1.0
+_REFRESH_SECONDS: Final = 1.0
 
 _Version = tuple[int, int, int, int]
 
@@ -28,7 +28,7 @@ class TokenFile:
         """Read the file; ConfigError says what is wrong with it. `clock` gives monotonic seconds."""
         self._path = path
         self._clock = clock
-        self._looked_at = clock()
+        self._refreshed_at = clock()
         self._version: _Version | None = None
         try:
             self._token: bytes | None = self._read()
@@ -39,19 +39,19 @@ class TokenFile:
 
     def current(self) -> str | None:
         """Return the token to send to another sidecar; None while there is none."""
-        self._look()
+        self._refresh()
         return None if self._token is None else self._token.decode("ascii")
 
     def fits(self, given: bytes) -> bool:
         """Whether somebody gave this token. What is wrong in `given` does not show in the time that this takes."""
-        self._look()
+        self._refresh()
         return self._token is not None and hmac.compare_digest(self._token, given)
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         now = self._clock()
-        if now - self._looked_at < _LOOK_SECONDS:
+        if now - self._refreshed_at < _REFRESH_SECONDS:
             return
-        self._looked_at = now
+        self._refreshed_at = now
         try:
             self._token = self._read()
         except OSError:

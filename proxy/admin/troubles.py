@@ -30,7 +30,7 @@ class Connections(NamedTuple):
 
 
 def connections_tracked(folder: Path = _NETFILTER) -> Connections | None:
-    """Return what the kernel tells; None where it tracks none, or may not be asked."""
+    """Return how many connections the kernel tracks; None where it tracks none, or may not be asked."""
     try:
         tracked, most = ((folder / f"nf_conntrack_{name}").read_text() for name in ("count", "max"))
         return Connections(int(tracked), int(most))
@@ -39,7 +39,7 @@ def connections_tracked(folder: Path = _NETFILTER) -> Connections | None:
 
 
 def is_full(connections: Connections | None) -> bool:
-    """Whether clients' packets are dropped soon, or already."""
+    """Whether the kernel's table is so full that it drops clients' packets soon, or already."""
     return connections is not None and connections.tracked >= FULL * connections.most
 
 

@@ -38,8 +38,8 @@ class NoTopicIds(NotSupported):
         super().__init__("Metadata with topic ids")
 
 
-class Answer(NamedTuple):
-    """A whole response without its size, and the correlation id that it must have."""
+class Response(NamedTuple):
+    """A whole response without its size prefix, and the correlation id that it must have."""
 
     frame: bytes
     correlation_id: int
@@ -63,7 +63,7 @@ class Channel(Protocol):
     def close(self) -> None:
         """Close the connection at once."""
 
-    async def ask(self, question: Callable[[int], bytes]) -> Answer:
+    async def ask(self, question: Callable[[int], bytes]) -> Response:
         """Send the request that `question` makes for a correlation id, size included. Returns the response."""
 
 
@@ -115,7 +115,7 @@ class PlainChannel:
         """Close the connection at once."""
         self._writer.transport.abort()
 
-    async def ask(self, question: Callable[[int], bytes]) -> Answer:
+    async def ask(self, question: Callable[[int], bytes]) -> Response:
         """Send the request that `question` makes for a correlation id. Returns the response."""
         self._correlation_id += 1
         request = question(self._correlation_id)
@@ -128,7 +128,7 @@ class PlainChannel:
             raise FrameTooLarge(size, MAX_ANSWER_BYTES)
         frame = await self._reader.readexactly(size)
         self.moved += len(request) + SIZE.size + size
-        return Answer(frame, self._correlation_id)
+        return Response(frame, self._correlation_id)
 
     async def _negotiate(self) -> None:
         version = await agreed_metadata_version(self)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from weir.proxy.cluster.channel import Channel
-from weir.proxy.cluster.connections import Connections, NotAnswered
+from weir.proxy.cluster.connections import BrokerConnections, NotAnswered
 from weir.proxy.cluster.metadata import Described
 from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.view import NOTHING, ClusterView, Takers
@@ -25,7 +25,7 @@ _SHORTEST_PAUSE_SECONDS = 0.05  # between rounds that nobody asked for with `wak
 
 
 class Poll:
-    """Something that the cluster is asked for again and again."""
+    """A question to the cluster that is asked again and again."""
 
     what: str
     """Its name in metrics and in the log."""
@@ -33,7 +33,7 @@ class Poll:
     """The longest time (seconds) after which it is asked for again, while no server answers."""
 
     def due_at(self, client: ClusterClient) -> float:
-        """Return when to ask next (clock seconds); inf: not by itself."""
+        """Return when to ask next (clock seconds); inf where only another event makes it due."""
         raise NotImplementedError
 
     async def ask(self, client: ClusterClient) -> None:
@@ -41,14 +41,14 @@ class Poll:
         raise NotImplementedError
 
     def due_now(self) -> None:
-        """Note that something else is wanted."""
+        """Be due in the next round, as something else is wanted."""
 
-    def not_told(self, client: ClusterClient) -> None:
+    def unanswered(self, client: ClusterClient) -> None:
         """Note that no server answered."""
 
 
 class Events(NamedTuple):
-    """Names of log events: something is not answered, it is answered again. And what follows from the first one."""
+    """The log events of an Outage: its begin, its end, and in words what follows from it."""
 
     not_asked: str
     recovered: str
@@ -56,7 +56,7 @@ class Events(NamedTuple):
 
 
 class Outage:
-    """Logs that something is not answered, and once when it is answered again."""
+    """Logs that brokers do not answer, and once when they answer again."""
 
     def __init__(self, events: Events, log: EventLog) -> None:
         self.is_on = False
@@ -69,31 +69,39 @@ class Outage:
         self._log.fault(self._events.not_asked, peer=peer, error=error, effect=self._events.effect)
 
     def end(self, peer: object) -> None:
-        """Log that it is over, if it was on."""
+        """Log that `peer` answers again, if an outage was on."""
         if self.is_on:
             self.is_on = False
             self._log.info(self._events.recovered, peer=peer)
 
 
+class Questions(NamedTuple):
+    """What is asked in a round: `polls` in their order, then `follower`, if there is one. `begin` is called first.
+
+    The follower asks single brokers, and deals with their failures itself.
+    """
+
+    polls: Sequence[Poll]
+    follower: Poll | None
+    begin: Callable[[], None]
+
+
 class ClusterClient:
-    """Asks for what `polls` want to know, in their order, from `start` to `close`. `clock` gives monotonic seconds.
+    """Asks the cluster in rounds, from `start` to `close`. `clock` gives monotonic seconds.
 
     Once the servers have not answered one poll, they are not asked for the next ones in that round. After a round that
-    failed the polls wait, each time for longer. `follower` asks other brokers, and deals with their failures itself.
-    `takers` are told of changes of the view. `before_round` is called before each round.
+    failed the polls wait, each time for longer. `takers` are given what has changed of the view.
     """
 
     def __init__(
         self,
-        connections: Connections,
-        polls: Sequence[Poll],
+        connections: BrokerConnections,
+        questions: Questions,
         events: Events,
         log: EventLog,
         stats: PollStats,
         clock: Callable[[], float],
         takers: Takers,
-        follower: Poll | None,
-        before_round: Callable[[], None],
     ) -> None:
         self.view = NOTHING
         self.connections = connections
@@ -102,18 +110,16 @@ class ClusterClient:
         self.clock = clock
         self.has_topic_ids = True
         """Whether the server that answered last has topic ids."""
-        self._polls = polls
-        self._follower = follower
+        self._polls, self._follower, self._begin_round = questions
         self._takers: dict[str, Callable[[Any], None]] = takers._asdict()
         self._taken = {name: getattr(self.view, name) for name in self._takers}
         self._outage = Outage(events, log)
-        self._before_round = before_round
         self._failed_at = 0.0
         self._retry_seconds = 0.0  # 0 unless the last round that asked something failed
         self._answered = False
         self._wake = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
-        for poll in polls:
+        for poll in self._polls:
             self.stats.known(poll.what)
 
     def start(self) -> None:
@@ -121,17 +127,17 @@ class ClusterClient:
         self._running = asyncio.create_task(self.run())
 
     def wake(self) -> None:
-        """Look now for polls that are due."""
+        """Begin a round now, for the polls that are due."""
         self._wake.set()
 
     def ask_now(self) -> None:
-        """Ask now, as other topics are throttled, or the brokers have become of interest."""
+        """Begin a round for all polls now, as other topics are throttled, or brokers have become of interest."""
         for poll in self._polls:
             poll.due_now()
         self.wake()
 
     async def close(self) -> None:
-        """Stop asking. What was told stays in force."""
+        """Stop asking. The view stays as it is, and so does all that follows from it."""
         if self._running is not None:
             self._running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -155,7 +161,7 @@ class ClusterClient:
 
     async def round(self) -> None:
         """Ask once for all that is due. What fails is logged, and asked for again later."""
-        self._before_round()
+        self._begin_round()
         await self.ask_servers()
         if self._follower is not None and self.clock() >= self._follower.due_at(self):
             await self._follower.ask(self)
@@ -173,10 +179,10 @@ class ClusterClient:
                 if failure is None:
                     await poll.ask(self)
                 else:
-                    poll.not_told(self)
+                    poll.unanswered(self)
             except NotAnswered as error:
                 failure = error
-                poll.not_told(self)
+                poll.unanswered(self)
             except Exception as error:  # noqa: BLE001 - a bug may not end it for good
                 is_broken = True
                 self._not_taken(poll.what, error)
@@ -210,13 +216,15 @@ class ClusterClient:
             raise NotAnswered(f"broker {broker_id} is not among the brokers that the cluster names", is_late=False)
         return await self.connections.ask(Address(broker.host, broker.port), ask)
 
-    def learn_brokers(self, told: Described) -> None:
+    def learn_brokers(self, answer: Described) -> None:
         """Put the brokers of an answer into the view, if it lists any: a broker that starts may know none."""
-        if told.brokers:
-            racks = {broker_id: broker.rack for broker_id, broker in told.brokers.items()}
+        if answer.brokers:
+            racks = {broker_id: broker.rack for broker_id, broker in answer.brokers.items()}
             racks_of = self.view.racks if racks == self.view.racks else racks
-            self.publish(replace(self.view, brokers=told.brokers, racks=racks_of))
-        self.publish(replace(self.view, controller=told.controller, cluster_id=told.cluster_id or self.view.cluster_id))
+            self.publish(replace(self.view, brokers=answer.brokers, racks=racks_of))
+        self.publish(
+            replace(self.view, controller=answer.controller, cluster_id=answer.cluster_id or self.view.cluster_id)
+        )
 
     def publish(self, view: ClusterView) -> None:
         """Keep a new view, and pass on what has changed. A taker that failed is told again the next time."""

@@ -28,7 +28,7 @@ class NotAnswered(ConnectionError):
         self.is_late = is_late
 
 
-class Connections:
+class BrokerConnections:
     """One connection to each broker that is asked. `servers` know the same, so any of them may be asked.
 
     The server that answered last is asked first. One that hangs keeps the others from being asked for SOON_SECONDS

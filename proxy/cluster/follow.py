@@ -62,10 +62,10 @@ class ThrottlePoll(Poll):
         self._outage = Outage(_EVENTS, log)
         self._at = -math.inf
         self._topics: set[str] = set()
-        self._topics_told_at = -math.inf
+        self._topics_read_at = -math.inf
         self._turn: deque[str] = deque()  # topics whose lists are read next
         self._wants_all_lists = False
-        self._is_told = False  # whether Kafka's throttle was read once
+        self._was_read = False  # whether Kafka's throttle was read once
         self._wrong: dict[str, str] = {}
         self._has_said_no_moves = False
         if self._follows_throttle:
@@ -81,31 +81,31 @@ class ThrottlePoll(Poll):
         try:
             await self._read(client)
         except (NotAnswered, NotSupported) as error:
-            self._is_told |= isinstance(error, NotSupported)  # nothing will ever be
+            self._was_read |= isinstance(error, NotSupported)  # nothing will ever be
             self._failed(str(error))
         except Exception as error:  # noqa: BLE001 - a bug may not end it for good
             self._failed(f"{error!r} at {innermost_frame(error)}")
         else:
             result = "ok"
             if self._follows_throttle:
-                client.stats.throttles_told_at = client.clock()
+                client.stats.throttle_read_at = client.clock()
             self._outage.end(self._broker_id)
         now = client.clock()
         self._at = max(begin + ROUND_SECONDS, now + ROUND_SECONDS / 2)
         client.stats.count(WHAT, result, now - begin, client.connections.moved - before)
         moves = self._followed.moves if self._followed.knows_moves else None
-        throttle = self._followed.layer() if self._is_told else None
+        throttle = self._followed.layer() if self._was_read else None
         told = self._followed.told if self._followed.has_rates else None
         client.publish(replace(client.view, moves=moves, told_lists=told, throttle=throttle))
 
     def _failed(self, error: str) -> None:
         self._outage.begin(self._broker_id, error)
-        self._topics_told_at = -math.inf  # a broker may have moved, and another one be the controller
+        self._topics_read_at = -math.inf  # a broker may have moved, and another one be the controller
 
     async def _read(self, client: ClusterClient) -> None:
         followed, now = self._followed, client.clock
-        if now() - self._topics_told_at >= TOPICS_SECONDS:
-            await self._look_around(client)
+        if now() - self._topics_read_at >= TOPICS_SECONDS:
+            await self._read_topics(client)
         if not self._follows_throttle:
             followed.take_moves(await self._moves(client), now())
             return
@@ -119,7 +119,7 @@ class ThrottlePoll(Poll):
         except NotAnswered as error:  # the controller may be away, and the broker not
             failure = error
         if self._wants_all_lists:
-            await self._look_around(client)
+            await self._read_topics(client)
             self._turn = deque(sorted(self._topics))
         # without a rate no list throttles anything, and a rate that is set has all of them read
         each_round = LISTS_PER_ROUND if followed.has_rates else IDLE_LISTS_PER_ROUND
@@ -135,16 +135,16 @@ class ThrottlePoll(Poll):
             wrong |= wrong_lists
         # a server that has just started may know no topic yet
         self._wants_all_lists = followed.has_rates and not self._topics
-        self._is_told |= not self._wants_all_lists
-        self._tell_wrong(wrong, due)
+        self._was_read |= not self._wants_all_lists
+        self._log_wrong(wrong, due)
         if failure is not None:
             raise failure
 
-    async def _look_around(self, client: ClusterClient) -> None:
+    async def _read_topics(self, client: ClusterClient) -> None:
         """Ask any server where the brokers are, and which topics there are."""
-        told, self._topics = await client.connections.ask_any(every_topic)
-        client.learn_brokers(told)
-        self._topics_told_at = client.clock()
+        answer, self._topics = await client.connections.ask_any(every_topic)
+        client.learn_brokers(answer)
+        self._topics_read_at = client.clock()
         self._followed.forget_topics(self._topics, client.clock())
 
     async def _moves(self, client: ClusterClient) -> Moves:
@@ -168,7 +168,7 @@ class ThrottlePoll(Poll):
             self._turn = deque(sorted(self._topics))
         return {self._turn.popleft() for _ in range(min(count, len(self._turn)))}
 
-    def _tell_wrong(self, wrong: dict[str, str], read: Sequence[str]) -> None:
+    def _log_wrong(self, wrong: dict[str, str], read: Sequence[str]) -> None:
         """Log each list that cannot be read, once as long as the reason stays the same. `read` are all that were."""
         for topic, reason in wrong.items():
             if self._wrong.get(topic) != reason:

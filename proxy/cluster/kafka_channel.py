@@ -15,7 +15,7 @@ from aiokafka.errors import IncompatibleBrokerVersion, SaslAuthenticationFailed,
 from weir.access.refusals import authentication_refused
 from weir.protocol.errors import FrameTooLarge
 from weir.protocol.header import SIZE
-from weir.proxy.cluster.channel import CLIENT_ID, MAX_ANSWER_BYTES, Answer, agreed_metadata_version
+from weir.proxy.cluster.channel import CLIENT_ID, MAX_ANSWER_BYTES, Response, agreed_metadata_version
 from weir.proxy.config.address import Address
 from weir.proxy.log import os_error_reason
 
@@ -53,14 +53,14 @@ class KafkaChannel:
         """Close it at once."""
         self._connection.close()
 
-    async def ask(self, question: Callable[[int], bytes]) -> Answer:
+    async def ask(self, question: Callable[[int], bytes]) -> Response:
         """Send the request that `question` makes for a correlation id. Returns the response."""
         sent = _Request(question)
         frame = await _answered(lambda: self._connection.send(sent))
         self.moved += sent.size + SIZE.size + len(frame)
         if len(frame) > MAX_ANSWER_BYTES:
             raise FrameTooLarge(len(frame), MAX_ANSWER_BYTES)
-        return Answer(frame, sent.correlation_id)
+        return Response(frame, sent.correlation_id)
 
     async def send(self, request: Any) -> Any:
         """Send one of aiokafka's own requests. Returns its response.

@@ -77,11 +77,13 @@ async def min_isr_of(channel: Channel, topics: Sequence[str]) -> tuple[dict[byte
 
 async def moves_of(channel: Channel) -> dict[str, dict[int, Move]]:
     """Return what is being reassigned. In ZooKeeper mode only the controller answers."""
-    told = await _sent(channel, ListPartitionReassignmentsRequest(_TIMEOUT_MS, None, {}), "ListPartitionReassignments")
-    _check(told.error_code, "ListPartitionReassignments")
+    answer = await _sent(
+        channel, ListPartitionReassignmentsRequest(_TIMEOUT_MS, None, {}), "ListPartitionReassignments"
+    )
+    _check(answer.error_code, "ListPartitionReassignments")
     return {
         topic: {partition: Move(frozenset(replicas), frozenset(adding)) for partition, replicas, adding, *_ in rows}
-        for topic, rows, _ in told.topics
+        for topic, rows, _ in answer.topics
     }
 
 

@@ -68,11 +68,11 @@ async def describe(channel: Channel, names: Collection[bytes], with_partitions: 
             partitions = {}
             unseen.discard(row.name or b"")
             if row.name in named and row.name:
-                told = partitions if row.name in wanted else None
+                wanted_partitions = partitions if row.name in wanted else None
                 if row.error_code == NO_ERROR:
-                    topics[row.name] = Topic(row.topic_id, told)
+                    topics[row.name] = Topic(row.topic_id, wanted_partitions)
                 elif row.error_code == UNKNOWN_TOPIC_OR_PARTITION:
-                    topics[row.name] = Topic(NO_ID, told)
+                    topics[row.name] = Topic(NO_ID, wanted_partitions)
                     gone.add(row.name)
         else:
             is_told = row.error_code in (NO_ERROR, REPLICA_NOT_AVAILABLE)

@@ -49,8 +49,8 @@ class MinIsrOfTopics:
         try:
             for start in range(0, len(names), TOPICS_PER_QUESTION):
                 some = names[start : start + TOPICS_PER_QUESTION]
-                told, errors = await client.question(WHAT, partial(min_isr_of, topics=some))
-                values |= told
+                found, errors = await client.question(WHAT, partial(min_isr_of, topics=some))
+                values |= found
                 refused |= errors
         except NotAnswered as error:
             effect = "what was known of it stays"

@@ -36,12 +36,12 @@ def poll_families(polled: PollStats, now: float) -> Iterator[Family]:
         "gauge",
         "How old what is known of topics is.",
         (),
-        [] if polled.told_at is None else [((), round(now - polled.told_at, 3))],
+        [] if polled.confirmed_at is None else [((), round(now - polled.confirmed_at, 3))],
     )
     yield Family(
         "weir_kafka_throttle_age_seconds",
         "gauge",
         "How old what is known of Kafka's own throttle is; the last that was read stays in force.",
         (),
-        [] if polled.throttles_told_at is None else [((), round(now - polled.throttles_told_at, 3))],
+        [] if polled.throttle_read_at is None else [((), round(now - polled.throttle_read_at, 3))],
     )

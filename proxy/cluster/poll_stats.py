@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 class PollStats:
     """Counters by what is polled: `polls` also by result (`ok`, `failed`), `seconds` of the last one, `bytes` of all.
 
-    `told_at` is when the view was last confirmed, `throttles_told_at` when Kafka's throttle was last read whole (clock
-    seconds); None before the first time.
+    `confirmed_at` is when the view was last confirmed, `throttle_read_at` when Kafka's throttle was last read whole
+    (clock seconds); None before the first time.
     """
 
     polls: Counter[tuple[str, str]] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=dict)
     bytes: Counter[str] = field(default_factory=Counter)
-    told_at: float | None = None
-    throttles_told_at: float | None = None
+    confirmed_at: float | None = None
+    throttle_read_at: float | None = None
 
     def known(self, what: str) -> None:
         """Show `what` as 0 from the start: Prometheus's rate() needs a sample before the first event."""

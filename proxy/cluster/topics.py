@@ -68,15 +68,15 @@ class TopicPoll(Poll):
         described = {*self._removed.topics, *(throttled if self._learn_min_isr is not None else ())}
         topics: dict[bytes, Topic] = {}
         try:
-            for names in _shares(throttled, self._removed.topics, at_least_one=self._wants.brokers()):
-                told = await client.question(self.what, partial(describe, names=names, with_partitions=described))
-                client.learn_brokers(told)
-                topics |= told.topics
+            for names in _questions(throttled, self._removed.topics, at_least_one=self._wants.brokers()):
+                answer = await client.question(self.what, partial(describe, names=names, with_partitions=described))
+                client.learn_brokers(answer)
+                topics |= answer.topics
         except NoTopicIds:
             client.has_topic_ids = False
             self.due_now()  # as soon as some broker is known to have ids
             return
-        client.stats.told_at = self._clock()
+        client.stats.confirmed_at = self._clock()
         in_sync = client.view.in_sync
         if self._learn_min_isr is not None:
             in_sync = await in_sync_of(topics, throttled, in_sync)
@@ -89,7 +89,7 @@ class TopicPoll(Poll):
             under_min_isr = await _under_min_isr(client.view)
             client.publish(replace(client.view, under_min_isr=under_min_isr))
 
-    def not_told(self, client: ClusterClient) -> None:
+    def unanswered(self, client: ClusterClient) -> None:
         """Forget topics and who is in sync: a replica that has left the ISR since would pass unthrottled.
 
         What is known of brokers and of names stays, and a replica goes on lagging.
@@ -99,13 +99,13 @@ class TopicPoll(Poll):
         client.publish(replace(view, under_min_isr=NOTHING.under_min_isr))
 
     async def _forget_removed(self, client: ClusterClient) -> None:
-        told = {}
+        assigned = {}
         for name in self._removed.topics:
             topic = client.view.topics.get(name)
             if topic is not None and topic.partitions is not None:
-                told[name] = topic.partitions
+                assigned[name] = topic.partitions
         forgotten = 0
-        for count in self._removed.take(told):
+        for count in self._removed.take(assigned):
             forgotten += count
             await asyncio.sleep(0)
         if forgotten:
@@ -150,7 +150,7 @@ async def _encoded(topics: Collection[str]) -> list[bytes]:
     return names
 
 
-def _shares(*of: Collection[bytes], at_least_one: bool) -> Iterator[list[bytes]]:
+def _questions(*of: Collection[bytes], at_least_one: bool) -> Iterator[list[bytes]]:
     names = list(dict.fromkeys(name for some in of for name in some))
     for start in range(0, len(names) or int(at_least_one), TOPICS_PER_QUESTION):
         yield sorted(names[start : start + TOPICS_PER_QUESTION])

@@ -83,7 +83,7 @@ class Wants(NamedTuple):
 
 
 def _ignore(_value: object) -> None:
-    """Take nothing."""
+    """Take a field that nobody wants."""
 
 
 class Takers(NamedTuple):

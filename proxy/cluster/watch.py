@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from weir.proxy.cluster.channel import Channel, PlainChannel
-from weir.proxy.cluster.client import MAX_RETRY_SECONDS, ClusterClient, Events, Poll
-from weir.proxy.cluster.connections import Connections
+from weir.proxy.cluster.client import MAX_RETRY_SECONDS, ClusterClient, Events, Questions
+from weir.proxy.cluster.connections import BrokerConnections
 from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.topic_ids import TopicIdPoll
 from weir.proxy.cluster.topics import TopicPoll
@@ -41,7 +41,7 @@ def watch_cluster(
     stats: PollStats,
     clock: Callable[[], float],
 ) -> ClusterClient:
-    """Return what polls the cluster. `clock` gives monotonic seconds.
+    """Return the client that asks the cluster, not started yet. `clock` gives monotonic seconds.
 
     With `[cluster]`, its servers are asked over aiokafka's connections, and all takers are told. Without it, the
     brokers of the routes are asked, and only for the names of topic ids and for replicas that lag.
@@ -64,9 +64,9 @@ def watch_cluster(
         part = config.cluster.followed_part if config.cluster.follow_throttles else None
         follower = ThrottlePoll(config.broker_id, part, wants, log, stats)
     # ids first, as fetches use them already
-    polls: list[Poll] = [TopicIdPoll(names, longest_retry), topics]
-    servers = Connections(metadata_servers(config), open_channel)
-    client = ClusterClient(servers, polls, events, log, stats, clock, takers, follower, _untold(removed, log))
+    questions = Questions((TopicIdPoll(names, longest_retry), topics), follower, _untold(removed, log))
+    servers = BrokerConnections(metadata_servers(config), open_channel)
+    client = ClusterClient(servers, questions, events, log, stats, clock, takers)
     names.on_miss = client.wake
     return client
 
@@ -79,7 +79,7 @@ def metadata_servers(config: Config) -> tuple[Address, ...]:
 
 
 def _untold(removed: RemovedReplicas, log: EventLog) -> Callable[[], None]:
-    """Return what logs where there was no room for lag, and where ids belong to no brokers."""
+    """Return a function that logs, once, each time that lag had no room or that replica ids belonged to no broker."""
     logged: dict[tuple[str, str], int] = {}  # by event and side: the count when it was logged last
 
     def log_untold() -> None:

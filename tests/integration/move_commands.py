@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from weir.control.move_admin import MoveAdmin
-from weir.lab.cluster import PROJECT, Cluster
+from weir.lab.cluster import Cluster
 from weir.lab.settings import configs_tool
+from weir.lab.sidecar import PROJECT
 from weir.planning.assignment import Partition
 from weir.planning.move_throttle import Standing
 from weir.planning.reassignment_json import format_reassignment

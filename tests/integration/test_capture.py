@@ -37,9 +37,8 @@ from tests.integration.moves import (
 )
 from tests.integration.out_of_memory import MemoryGroup
 from weir.cli.move_sidecars import Sidecars
-from weir.lab.cluster import PROJECT
 from weir.lab.hosted import PORT, HostedCluster
-from weir.lab.sidecar import Sidecar
+from weir.lab.sidecar import PROJECT, Sidecar
 
 pytestmark = CAPTURES
 

@@ -32,12 +32,11 @@ from tests.integration.moves import (
     throttle,
     wait_for_bytes,
 )
-from weir.lab.cluster import PROJECT
 from weir.lab.hosted import HostedCluster
 from weir.lab.hosts import Hosts
 from weir.lab.received import ReceivedBytes
 from weir.lab.security import BrokerKeys, Protocol, Security, denials, fetchers, principal
-from weir.lab.sidecar import Sidecar
+from weir.lab.sidecar import PROJECT, Sidecar
 
 pytestmark = CAPTURES
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.integration.captures import CAPTURES, passes_directly, unharmed
-from weir.lab.cluster import PROJECT
 from weir.lab.hosted import PORT, HostedCluster
 from weir.lab.sidecar import Sidecar
 
@@ -41,10 +40,8 @@ class Sidecars:
             self.cluster.hosts.on(broker, command),
             self.config,
             folder / f"sidecar-{broker}.log",
-            9690,
-            PROJECT,
+            f"{self.cluster.hosts.address(broker)}:9690",
             {**os.environ, "POD_NAME": f"kafka-brokers-{broker}"},
-            admin_host=self.cluster.hosts.address(broker),
         )
 
     def write_config(self) -> None:

@@ -5,6 +5,7 @@ The levels below are in test_old_versions: their fetches never bring a batch tha
 
 import pytest
 
+from tests.integration.log_kinds import LARGE_BATCH_BYTES, PROPERTIES, create_log_kinds
 from tests.integration.moves import (
     MB,
     assert_identical,
@@ -16,7 +17,6 @@ from tests.integration.moves import (
     throttle,
 )
 from tests.modes import every_mode
-from weir.lab.log_kinds import LARGE_BATCH_BYTES, PROPERTIES, create_log_kinds
 from weir.lab.modes import Mode
 from weir.lab.produce import LiveProducer
 

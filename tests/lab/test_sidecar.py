@@ -54,7 +54,9 @@ def sidecar(own_temporary_folder: Path, tmp_path: Path) -> Iterator[Sidecar]:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         log = supervisor.log("sidecar-1")
-        sidecar = Sidecar(supervisor, 1, ["/bin/sleep", "60"], tmp_path / "c.toml", log, server.server_port, tmp_path)
+        sidecar = Sidecar(
+            supervisor, 1, ["/bin/sleep", "60"], tmp_path / "c.toml", log, f"127.0.0.1:{server.server_port}", {}
+        )
         sidecar.start()
         yield sidecar
         server.shutdown()

@@ -26,9 +26,9 @@ from weir.planning.headroom import (
     Reading,
     first_allowance,
     next_allowance,
+    others_by_logs,
+    others_by_sidecars,
     taken_up,
-    told_by_logs,
-    told_by_sidecars,
 )
 
 P0, P1 = Partition("orders", 0), Partition("orders", 1)
@@ -221,7 +221,7 @@ def test_logs_tell_what_producers_write_and_replicas_in_sync_receive() -> None:
         held = {P0: Held(1, (1, 3, 2), first), P1: Held(2, (2, 1), second)}
         return Reading({P0: Moving(1, first, 2, {2: first})}, held)
 
-    assert told_by_logs(reading(1000, 1000), reading(1100, 1010), 10.0) == {
+    assert others_by_logs(reading(1000, 1000), reading(1100, 1010), 10.0) == {
         (1, FOLLOWER_RATE): 10.0 + 1.0,
         (3, FOLLOWER_RATE): 10.0,
         (2, FOLLOWER_RATE): 1.0,
@@ -232,18 +232,18 @@ def test_logs_tell_what_producers_write_and_replicas_in_sync_receive() -> None:
 def test_sidecar_that_is_away_or_counts_anew_leaves_what_it_told_last() -> None:
     before = Reading({}, {}, {1: Passed(0, 1000), 2: Passed(500, 0)})
     now = Reading({}, {}, {1: Passed(0, 3000), 2: Passed(900, 0)})
-    told = told_by_sidecars(KEYS, before, now, 10.0, {})
+    told = others_by_sidecars(KEYS, before, now, 10.0, {})
     assert told == {OUT: 200.0, IN: 40.0}
     anew = Reading({}, {}, {1: Passed(0, 10)})
-    assert told_by_sidecars(KEYS, now, anew, 10.0, told) == told
+    assert others_by_sidecars(KEYS, now, anew, 10.0, told) == told
 
 
 def test_counters_of_unlike_kinds_are_not_compared() -> None:
     """The link's own count from the machine's start: what passed since is not their difference to a sidecar's."""
     before, now = (Reading({}, {}, {1: one}) for one in (Passed(0, 1000), Passed(0, 9e9, (False, True))))
-    assert told_by_sidecars(KEYS, before, now, 10.0, {OUT: 7.0}) == {OUT: 7.0}
+    assert others_by_sidecars(KEYS, before, now, 10.0, {OUT: 7.0}) == {OUT: 7.0}
     later = Reading({}, {}, {1: Passed(0, 9e9 + 1000, (False, True))})
-    assert told_by_sidecars(KEYS, now, later, 10.0, {OUT: 7.0}) == {OUT: 100.0}
+    assert others_by_sidecars(KEYS, now, later, 10.0, {OUT: 7.0}) == {OUT: 100.0}
 
 
 def test_sidecar_back_after_an_hour_is_believed_from_its_second_answer_on() -> None:

@@ -59,14 +59,14 @@ def test_leader_needs_what_it_sends_to_all_and_a_new_replica_what_it_receives() 
 
 
 def test_first_look_knows_no_rate() -> None:
-    progress = ProgressMeter().look(5.0, {FOO_0: behind(2, 10, 100)})
+    progress = ProgressMeter().measure(5.0, {FOO_0: behind(2, 10, 100)})
     assert (progress.copied, progress.left, progress.rate, progress.seconds_left) == (10, 90, None, None)
 
 
 def test_rate_is_that_of_the_last_seconds() -> None:
     meter = ProgressMeter()
     for second in range(100):
-        progress = meter.look(second, {FOO_0: behind(2, 1000 * second if second < 80 else 80_000, 10**6)})
+        progress = meter.measure(second, {FOO_0: behind(2, 1000 * second if second < 80 else 80_000, 10**6)})
     assert progress.rate == pytest.approx(0, abs=1)
     assert progress.slowest is not None
     assert RATE_WINDOW_SECONDS < 19
@@ -74,16 +74,16 @@ def test_rate_is_that_of_the_last_seconds() -> None:
 
 def test_broker_that_stands_still_holds_a_move_up() -> None:
     meter = ProgressMeter()
-    meter.look(0.0, {FOO_0: behind(2, 0, 100), FOO_1: behind(3, 40, 50)})
-    progress = meter.look(1.0, {FOO_0: behind(2, 1, 100), FOO_1: behind(3, 40, 50)})
+    meter.measure(0.0, {FOO_0: behind(2, 0, 100), FOO_1: behind(3, 40, 50)})
+    progress = meter.measure(1.0, {FOO_0: behind(2, 1, 100), FOO_1: behind(3, 40, 50)})
     assert progress.slowest is not None
     assert (progress.slowest.broker, progress.slowest.seconds_left, progress.seconds_left) == (3, None, None)
 
 
 def test_topic_that_vanishes_takes_no_rate_below_zero() -> None:
     meter = ProgressMeter()
-    meter.look(0.0, {FOO_0: behind(2, 50, 100), FOO_1: behind(3, 50, 100)})
-    progress = meter.look(1.0, {FOO_0: behind(2, 60, 100)})
+    meter.measure(0.0, {FOO_0: behind(2, 50, 100), FOO_1: behind(3, 50, 100)})
+    progress = meter.measure(1.0, {FOO_0: behind(2, 60, 100)})
     assert progress.rate == 10
 
 

@@ -21,17 +21,17 @@ def moving(left: int, size: int = 10 * MB, leader: int = 1) -> dict[Partition, M
 
 def test_broker_that_has_got_no_nearer_for_a_minute_stands_still() -> None:
     meter = StillMeter()
-    assert meter.look(0.0, moving(5000)) == []
-    assert meter.look(10.0, moving(4000)) == []
-    assert meter.look(10.0 + STILL_SECONDS - 1, moving(4000)) == []
-    assert [still.broker for still in meter.look(10.0 + STILL_SECONDS, moving(6000))] == [3]
-    assert meter.look(11.0 + STILL_SECONDS, moving(3999)) == []
+    assert meter.measure(0.0, moving(5000)) == []
+    assert meter.measure(10.0, moving(4000)) == []
+    assert meter.measure(10.0 + STILL_SECONDS - 1, moving(4000)) == []
+    assert [still.broker for still in meter.measure(10.0 + STILL_SECONDS, moving(6000))] == [3]
+    assert meter.measure(11.0 + STILL_SECONDS, moving(3999)) == []
 
 
 def test_broker_with_nothing_left_does_not_stand_still() -> None:
     meter = StillMeter()
     for now in range(0, 300, 10):
-        assert meter.look(float(now), moving(0)) == []
+        assert meter.measure(float(now), moving(0)) == []
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_broker_with_nothing_left_does_not_stand_still() -> None:
 )
 def test_cause_is_told_in_a_sentence(found: Circumstances, leader: int, why: str) -> None:
     meter = StillMeter()
-    meter.look(0.0, moving(5000, 10 * MB, leader))
+    meter.measure(0.0, moving(5000, 10 * MB, leader))
     later = moving(5000, 16 * MB, leader)
-    (still,) = meter.look(60.0, later)
+    (still,) = meter.measure(60.0, later)
     stuck = why_stuck(still, 60.0, later, found)
     assert (stuck.broker, stuck.partitions, stuck.why) == (3, (P0,), why)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weir.proxy.cluster.channel import Answer
+from weir.proxy.cluster.channel import Response
 
 
 class Answered:
@@ -17,9 +17,9 @@ class Answered:
     def __init__(self, answer: bytes) -> None:
         self._answer = answer
 
-    async def ask(self, question: Callable[[int], bytes]) -> Answer:
+    async def ask(self, question: Callable[[int], bytes]) -> Response:
         assert question(7)
-        return Answer((7).to_bytes(4) + self._answer, 7)
+        return Response((7).to_bytes(4) + self._answer, 7)
 
     def close(self) -> None:
         """Nothing is open."""

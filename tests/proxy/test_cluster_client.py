@@ -147,11 +147,11 @@ async def test_cluster_polls_are_counted_with_their_bytes_and_seconds(
         moved.append(watched.stats.bytes["topics"])
     connecting, first, second = (after - before for before, after in pairwise(moved))
     assert connecting > first == second > 100  # ApiVersions comes first
-    assert watched.stats.told_at == 15
+    assert watched.stats.confirmed_at == 15
     naming_broker.hangs_up = True
     await watched.asked_at(20)
     assert (watched.stats.polls["topics", "ok"], watched.stats.polls["topics", "failed"]) == (3, 1)
-    assert watched.stats.told_at == 15
+    assert watched.stats.confirmed_at == 15
     assert watched.stats.seconds["topics"] == 0  # the clock stands still
 
 

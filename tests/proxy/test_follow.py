@@ -30,7 +30,7 @@ async def test_first_round_tells_the_throttle_racks_and_moves(cluster: ThrottleC
     assert await following.round() == {LEADER_RATE: 1000, **listed("orders")}
     assert following.told_of("racks") == [{1: "a", 2: None}]
     assert following.told_of("moves") == [{"orders": {0: Move(frozenset({1, 2}), frozenset({2}))}}]
-    assert following.stats.throttles_told_at == following.clock()
+    assert following.stats.throttle_read_at == following.clock()
     assert following.polls(WHAT) == (1, 0)
     await following.round()
     told = sorted(name for name, _ in following.told if name != "brokers")
@@ -289,5 +289,5 @@ async def test_standing_rates_alone_ask_for_moves_and_racks_and_nothing_else(clu
     assert following.told_of("racks") == [{1: "a", 2: "b"}]
     assert following.told_of("moves") == [{"orders": {0: Move(frozenset({1, 2}), frozenset({2}))}}]
     assert CONFIGS not in {*cluster.brokers[1].asked, *cluster.brokers[2].asked}
-    assert following.stats.throttles_told_at is None  # Kafka's throttle is not followed
+    assert following.stats.throttle_read_at is None  # Kafka's throttle is not followed
     await following.close()

@@ -29,7 +29,7 @@ async def test_cluster_that_is_away_at_the_start_is_followed_when_it_comes(
     for broker in cluster.brokers.values():
         await broker.stop()
     assert await following.round() == {}
-    assert following.stats.throttles_told_at is None
+    assert following.stats.throttle_read_at is None
     assert following.told == []
     assert events(caplog) == ["kafka_throttle_not_read"]
     assert str(fields(caplog, "kafka_throttle_not_read")["error"]).count("127.0.0.1:") == 2
@@ -47,13 +47,13 @@ async def test_cluster_that_goes_away_leaves_what_was_read_last_in_force(
     cluster.rates = {1: {LEADER_RATE: "1000"}}
     cluster.moves = {"orders": {0: ([1, 2], [2])}}
     before = await following.round()
-    told_at = following.stats.throttles_told_at
+    read_at = following.stats.throttle_read_at
     for broker in cluster.brokers.values():
         await broker.stop()
     cluster.rates, cluster.moves = {1: {LEADER_RATE: "7"}}, {}
     for _ in range(20):
         assert await following.round() == before
-    assert following.stats.throttles_told_at == told_at  # its age grows
+    assert following.stats.throttle_read_at == read_at  # its age grows
     assert events(caplog) == ["kafka_throttle_not_read"] * 2
     assert fields(caplog, "kafka_throttle_not_read")["effect"] == "the throttle that was read last stays in force"
     told = sorted(name for name, _ in following.told if name != "brokers")
@@ -62,7 +62,7 @@ async def test_cluster_that_goes_away_leaves_what_was_read_last_in_force(
         await broker.start()
     assert (await following.round())[LEADER_RATE] == 7
     assert following.told_of("moves")[1:] == [{}]
-    assert following.stats.throttles_told_at == following.clock()
+    assert following.stats.throttle_read_at == following.clock()
     assert events(caplog)[2:] == ["kafka_throttle_read_again"]
 
 

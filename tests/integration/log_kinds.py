@@ -109,7 +109,7 @@ def _compacted_records() -> int:
 
 async def _keyed(servers: Sequence[str]) -> dict[bytes, bytes]:
     """Write every key several times. Returns the last value of each."""
-    source = random.Random(2)  # noqa: S311 - the same bytes in every run
+    source = random.Random(2)
     last: dict[bytes, bytes] = {}
     async with AIOKafkaProducer(bootstrap_servers=list(servers), acks="all", linger_ms=5) as producer:
         for number in range(_compacted_records()):

@@ -17,8 +17,8 @@ INFLOW_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """One look at the cluster for a plan. `states` has no partitions of topics that do not exist."""
+class PlanState:
+    """What the cluster said of a plan at one moment. `states` has no partitions of topics that do not exist."""
 
     plan: ReassignmentPlan
     states: Mapping[Partition, PartitionState]
@@ -71,20 +71,20 @@ class Look:
 
     @property
     def receiving(self) -> dict[Partition, PartitionState]:
-        """Those of them that get new replicas."""
+        """The plan's partitions that exist and get new replicas."""
         return {partition: self.states[partition] for partition, move in self.moves.items() if move.destinations}
 
     @property
     def before(self) -> dict[Partition, Brokers]:
-        """The replicas that they had before, for the way back."""
+        """The replicas that the plan's partitions had before it, for the way back."""
         return {
             partition: tuple(broker for broker in self.states[partition].replicas if broker in move.sources)
             for partition, move in self.moves.items()
         }
 
 
-def look(admin: MoveAdmin, plan: ReassignmentPlan) -> Look:
-    """Look at a plan's partitions."""
+def read_plan_state(admin: MoveAdmin, plan: ReassignmentPlan) -> PlanState:
+    """Ask the cluster how far a plan is. ControlError where it does not answer."""
     # In this order: what ends in between shows as a move under way and not as one that never began.
     states = admin.existing_partitions(plan.topics)
     under_way = admin.reassignments()
@@ -97,11 +97,11 @@ def look(admin: MoveAdmin, plan: ReassignmentPlan) -> Look:
         for replica, found in admin.replica_logs(sorted(asked), {replica.of for replica in plan.log_dirs}).items():
             logs[replica] = {log.path: log.is_future for log in found}
     statuses = partition_statuses(plan.brokers, current, under_way)
-    return Look(plan, states, under_way, statuses, log_states(plan.log_dirs, logs))
+    return PlanState(plan, states, under_way, statuses, log_states(plan.log_dirs, logs))
 
 
 def moving_of(
-    admin: MoveAdmin, seen: Look, before: Mapping[Partition, Brokers] | None = None
+    admin: MoveAdmin, seen: PlanState, before: Mapping[Partition, Brokers] | None = None
 ) -> dict[Partition, Moving]:
     """Return how far each partition with new replicas is. `before` has the replicas before the plan, as far as known.
 
