@@ -127,12 +127,13 @@ class Follower:
     version: int = 3
     correlation_id: int = 0
     received: list[tuple[float, int]] = field(default_factory=list)  # (time, whole batches' bytes)
+    partition_max_bytes: int = PARTITION_MAX_BYTES
 
     def request(self, max_wait_ms: int = MAX_WAIT_MS) -> FetchRequest:
         self.correlation_id += 1
         topics: list[RequestTopic] = []
         for (name, partition), offset in self.offsets.items():
-            entry = requested_partition(self.version, partition, offset, PARTITION_MAX_BYTES)
+            entry = requested_partition(self.version, partition, offset, self.partition_max_bytes)
             if topics and topics[-1].name == name:
                 topics[-1] = RequestTopic(name, topics[-1].entries + entry, len(entry))
             else:

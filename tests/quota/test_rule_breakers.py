@@ -241,3 +241,17 @@ def test_fetch_sent_before_the_answer_to_the_last_one_waits(version: int) -> Non
     clock.move(0.2)
     link.settle(leader.answer(first.request))
     assert isinstance(link.plan(asking(version, (0, 1, 1_048_576)), 0.2), Forward)
+
+
+@pytest.mark.parametrize("version", [3, 6])
+def test_follower_that_asks_for_0_bytes_of_everything_keeps_to_the_quota(version: int) -> None:
+    """A leader without a sidecar answers with a whole batch all the same."""
+    clock = MovedClock()
+    side = Throttle("follower", 2, clock, ThrottleSettings(rate=MB, replicas={"t": ALL_REPLICAS}))
+    leader = Leader({(b"t", partition): Log([BATCH] * 20_000) for partition in range(4)})
+    follower = Follower(dict.fromkeys(leader.logs, 0), version=version, partition_max_bytes=0)
+    talk = Conversation(clock, side.link(1), leader, follower)
+    start = clock.now
+    talk.run(10.0)
+    assert 0.9 * MB <= mean_rate(follower.received, start, clock.now) <= MB + 2 * BATCH
+    assert worst_second(follower.received) <= 1.04 * MB + 2 * BATCH
