@@ -35,8 +35,7 @@ from weir.planning.move_throttle import LISTS, RATES
 _UNSET = {"", "[]", "None", str(2**63 - 1)}
 
 Missing = Literal["never", "gone", "hidden"]
-"""Whose settings may be missing in an answer: of topics that do not exist, or also of any that the user may not read.
-"""
+"""Topics whose settings may be missing in an answer: those that are `gone`, or that are `hidden` from the user, too."""
 
 # Beside each kind's settings one that is always there, so that an answer without a throttle can be told from none.
 _ASKED_OF: Mapping[str, tuple[tuple[str, ...], str]] = {

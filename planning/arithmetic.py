@@ -24,7 +24,7 @@ Whole weeks are better as they compare weekdays with weekdays.
 """
 
 COVERAGE: Final = 0.9
-"""The share of a period's windows that must have been seen for the period to count."""
+"""The part of a period's windows (0 to 1) that must have been seen for the period to count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
