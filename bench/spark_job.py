@@ -61,7 +61,7 @@ def _measure(report: Report, spark: SparkSession, asked: argparse.Namespace) -> 
             rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
             figures.append((lines, seconds, lines / seconds, _live_heap(spark), rss, sum(day.rows.values())))
             if asked.check:
-                wanted, found = independent_sums(samples), table_sums(spark, tables)
+                wanted, found = independent_sums(samples), table_sums(tables)
                 differing = sum(wanted[table] != found[table] for table in wanted)
                 report.bound("tables that differ from plain Python's sums", differing, most=0)
     columns = "partition samples | s .1 | a second | live heap, MB | Python, MB | rows of tables"

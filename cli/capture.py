@@ -56,16 +56,16 @@ def remove(
 ) -> int:
     """Remove what captures have left in this network namespace. Rules of a sidecar that runs belong to it, and stay."""
     from weir.proxy.capture.nftables import Nftables, NftError
-    from weir.proxy.capture.rules import TABLE_PREFIX, table_name
+    from weir.proxy.capture.rules import TABLE_NAME, table_names
 
     try:
         packet_filter = Nftables()
         listed = packet_filter.run("list tables inet")
     except NftError as error:
         raise CommandError(f"the kernel's packet filter cannot be asked: {error}.") from error
-    found = re.findall(rf"^table inet ({TABLE_PREFIX}\d+)", listed, re.MULTILINE)
+    found = re.findall(rf"^table inet ({TABLE_NAME})\b", listed, re.MULTILINE)
     if broker_id is not None:
-        found = [name for name in found if name == table_name(broker_id)]
+        found = [name for name in found if name in table_names(broker_id)]
     held = []
     for name in found:
         try:

@@ -33,7 +33,7 @@ class LimitOptions:
         Literal["task", "connector"],
         typer.Option("--per", help="Whether each client id has the limit, or all tasks of a connector share it."),
     ] = "task"
-    records: str | None = option("--records", "NUMBER", "Records/s; 'none' for no limit.")
+    records: str | None = option("--records", "NUMBER", "Records/s; 'none': they are only counted.")
     batches: str | None = option("--batches", "NUMBER", "Fetch answers with records, or Produce requests, a second.")
     bytes_: str | None = option("--bytes", "RATE", "Bytes/s of records, as in 500k or 5MB.")
 
@@ -65,7 +65,9 @@ def set_limits(
     """
     change = limits.as_plain()
     if not change:
-        raise CommandError("nothing to set: give --records, --batches or --bytes.", WRONG_USAGE)
+        raise CommandError(
+            "nothing to set: give --records ('none' counts them, no more), --batches or --bytes.", WRONG_USAGE
+        )
     body = {"client": [{"client_id": client_id, "per": limits.per, **change}], **lease.as_plain()}
     return _changed(where, "PATCH", _PATH, json_wanted, body)
 

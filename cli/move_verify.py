@@ -105,6 +105,12 @@ def finish(planned: Planned, *, preserve_throttles: bool, json_wanted: bool) -> 
             " that has ended.",
             file=sys.stderr,
         )
+    if verdict.standing:
+        print(
+            f"note: nothing moves, and {', '.join(verdict.standing)} still has throttled replicas that another plan or"
+            " person has set: verify that plan, or see `weir throttle clear --stale`.",
+            file=sys.stderr,
+        )
     return _status_of(_unfinished(verdict), verdict.put_back)
 
 
@@ -251,6 +257,7 @@ def _verdict_as_json(verdict: Verified) -> dict[str, Any]:
         "log_dirs": [{**replica._asdict(), "state": state} for replica, state in verdict.seen.log_states.items()],
         "throttle": _put_back_as_json(verdict.put_back),
         "earlier": [partition._asdict() for partition in verdict.earlier],
+        "standing": verdict.standing,
     }
 
 

@@ -19,9 +19,6 @@ from weir.planning.units import show_rate
 
 _LOG_DIR_RETRY_SECONDS = 0.1
 
-LONGEST_VALUE = 32_767
-"""Characters of one setting. With a longer one brokers close the connection, and say nothing (KAFKA-17993)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
@@ -109,13 +106,6 @@ class Execution:
         disk_brokers = {replica.broker for replica in self._plan.log_dirs}
         disk_rate = self._orders.replica_alter_log_dirs_throttle
         wanted = wanted_throttle(self._seen.moves, self._rates, disk_brokers, disk_rate)
-        for (topic, setting), entries in wanted.lists.items():
-            if (length := len(",".join(entries))) > LONGEST_VALUE:
-                raise MoveError(
-                    f"{setting} of topic {topic} would have {length:,} characters, and brokers take {LONGEST_VALUE:,}:"
-                    f" make plans of at most {len(entries) * LONGEST_VALUE // length:,} of its replicas each, and begin"
-                    " the next when one has ended"
-                )
         self._throttling.begin(wanted, self._pacing, undo=self._seen.is_quiet)
 
     def start(self) -> list[Partition]:

@@ -18,7 +18,7 @@ from weir.planning.assignment import Brokers, Partition, Reassignment, Replica
 from weir.planning.finish_by import Pace
 from weir.planning.headroom import Allowance
 from weir.planning.move_status import Progress, ProgressMeter, next_to_move
-from weir.planning.move_throttle import PutBack
+from weir.planning.move_throttle import LISTS, PutBack
 from weir.planning.reassignment_json import ReassignmentPlan
 from weir.planning.stuck import Stuck
 
@@ -114,13 +114,15 @@ class Verified:
     """What `verify` found. `busy`: another command works on the plan.
 
     `put_back` is None where the throttle was left alone: it goes on, or is not to be touched. `earlier` are partitions
-    that still move by other plans which were in the same file, under their throttle.
+    that still move by other plans which were in the same file, under their throttle. `standing` are topics that have
+    throttled replicas afterwards, although nothing moves in the whole cluster.
     """
 
     seen: PlanState
     busy: bool
     put_back: PutBack | None = None
     earlier: tuple[Partition, ...] = ()
+    standing: tuple[str, ...] = ()
 
     @property
     def is_done(self) -> bool:
@@ -148,7 +150,16 @@ def verify(
             return Verified(seen, busy=not mine)
         put_back = MoveThrottling(admin, file).end(plan.brokers)
         earlier, more = _end_earlier(admin, file)
-        return Verified(seen, busy=False, put_back=_together(put_back, more), earlier=earlier)
+        return Verified(seen, False, _together(put_back, more), earlier, _throttled_for_nothing(admin))
+
+
+def _throttled_for_nothing(admin: MoveAdmin) -> tuple[str, ...]:
+    """Return the topics that have throttled replicas, as somebody else's plan has left them; none while any moves."""
+    if admin.reassignments():
+        return ()
+    topics = {partition.topic for partition in admin.partitions()}
+    lists = admin.own_throttles((), (), topics)[1]
+    return tuple(sorted(topic for topic, own in lists.items() if any(own.get(setting) for setting in LISTS)))
 
 
 def _end_earlier(admin: MoveAdmin, file: JournalFile) -> tuple[tuple[Partition, ...], list[PutBack]]:

@@ -22,10 +22,14 @@ from weir.planning.move_throttle import (
     claims_by_the_plan,
     claims_for,
     emptied_lists,
+    lists_after,
     needed_by_others,
     put_back,
     rated_anew,
 )
+
+LONGEST_VALUE = 32_767
+"""Characters of one setting. With a longer one brokers close the connection, and say nothing (KAFKA-17993)."""
 
 _RETRY_SECONDS = 0.5
 
@@ -74,6 +78,14 @@ class MoveThrottling:
         topics = {topic for topic, _ in wanted.lists} | set(earlier.topics)
         standing = self._standing(brokers, topics, self._all_topics())
         claims = claims_for(wanted, standing, earlier)
+        for topic, setting, listed in lists_after(claims, standing):
+            if (length := len(",".join(listed))) > LONGEST_VALUE:
+                most = len(listed) * LONGEST_VALUE // length
+                raise MoveError(
+                    f"{setting} of topic {topic} would have {length:,} characters, and brokers take {LONGEST_VALUE:,}:"
+                    f" make plans with which at most {most:,} of its replicas are listed at once, and begin the next"
+                    " when one has ended"
+                )
         self._file.write(Journal(self._cluster_id, claims, pacing=pacing))
         try:
             self._until_nothing_to_do(

@@ -26,7 +26,7 @@ class Client:
     All of its connections share it. Made by Clients.
     """
 
-    __slots__ = ("_clock", "_groups", "_ranks", "client_id", "rates")
+    __slots__ = ("_clock", "_groups", "_ranked", "client_id", "rates")
 
     def __init__(self, client_id: str, groups: Sequence[Group], clock: Callable[[], float]) -> None:
         self.client_id = client_id
@@ -47,7 +47,7 @@ class Client:
     def set_groups(self, groups: Sequence[Group]) -> None:
         """Take other groups, as the rules changed."""
         self._groups = tuple(groups)
-        self._ranks = [group.rule.rank(self.client_id) for group in groups]
+        self._ranked = [(group, group.rule.rank(self.client_id)) for group in groups]
 
     def count(self, batches: Sequence[Batch]) -> None:
         """Account for one Fetch answer or Produce request that has passed."""
@@ -78,7 +78,7 @@ class Client:
     def asks(self, who: Waiting) -> float:
         """Return how many seconds a request of connection `who` has to wait before it asks again; 0 where it goes."""
         wait = 0.0
-        for group, rank in zip(self._groups, self._ranks, strict=True):
+        for group, rank in self._ranked:
             wait = max(wait, group.asks(who, rank))
         return wait
 

@@ -30,45 +30,56 @@ def quotas_in_force(lines: Lines) -> DataFrame:
     return kept.select(*SAMPLE_KEY, *_OF_LINES).join(left_out, [*SAMPLE_KEY, "side"], "left")
 
 
-def throttle_accuracy(quotas: DataFrame) -> DataFrame:
-    """Return a row for each span in which a quota stayed the same and no sample is missing.
+def minutes_in_force(quotas: DataFrame) -> DataFrame:
+    """Return a row for each minute in which samples of a span ended, of which both tables are made.
 
-    - `quotas` is as `quotas_in_force` gives it.
+    - `quotas` is as `quotas_in_force` gives it. In a span a quota stayed the same, and no sample is missing.
+    - A second that two samples tell of belongs to the later one's minute, and 10 seconds belong to that of their last
+      one.
+    """
+    spans = _spans(quotas)
+    minute = [*_SPAN, "minute"]
+    return _sums(spans, *minute).join(_worst(_seconds(spans), *minute), minute, "left")
+
+
+def throttle_accuracy(minutes: DataFrame) -> DataFrame:
+    """Return a row for each span; `minutes` is as `minutes_in_force` gives it.
+
     - The worst windows are those with the most bytes in 1 and in 10 whole seconds of the monotonic clock. Both are
       divided by what the quota allows in that time. A span shorter than 10 seconds is compared as a whole.
     - `seconds_left_out` is the length of the samples in which partitions were left out.
     - `bytes_left_out` is how many bytes fewer than the quota allows passed in these samples; 0 where nothing was left
       out.
     """
-    spans = _spans(quotas)
-    joined = _sums(spans, *_SPAN).join(_worst(_seconds(spans), *_SPAN), [*_SPAN])
-    left_out = F.greatest(F.col("unused"), F.lit(0))
-    return as_table(
-        joined.withColumns(_ratios(F.col("whole_seconds"))).withColumn("bytes_left_out", left_out), THROTTLE_ACCURACY
+    spans = minutes.groupBy(*_SPAN).agg(
+        *(F.first(name).alias(name) for name in ("rate", "policy")),
+        F.min("start").alias("start"),
+        F.max("end").alias("end"),
+        *(F.sum(name).alias(name) for name in ("micros", "bytes", "starved_micros", "unused")),
+        *(F.max(name).alias(name) for name in ("worst_1s", "worst_10s")),
+        *(F.sum(name).alias(name) for name in ("seconds_over", "whole_seconds")),
     )
+    told = spans.where(F.col("whole_seconds").isNotNull()).withColumns(_ratios(F.col("whole_seconds")))
+    return as_table(told.withColumn("bytes_left_out", F.greatest(F.col("unused"), F.lit(0))), THROTTLE_ACCURACY)
 
 
-def throttle_minutes(quotas: DataFrame) -> DataFrame:
-    """Return a row for each row of `throttle_accuracy` and minute in which samples of it ended.
+def throttle_minutes(minutes: DataFrame) -> DataFrame:
+    """Return a row for each row of `throttle_accuracy` and minute; `minutes` is as `minutes_in_force` gives it.
 
-    A second that two samples tell of belongs to the later one's minute, and 10 seconds belong to that of their last
-    one. So the worst of a span's minutes is the worst of the span, and all other figures add up to the span's.
+    The worst of a span's minutes is the worst of the span, and all other figures add up to the span's.
     """
-    spans = _spans(quotas)
-    seconds = _seconds(spans)
-    of_span = spans.groupBy(*_SPAN).agg(F.min(_utc("in_force_from_seconds")).alias("start"))
-    lengths = seconds.groupBy(*_SPAN).agg(F.count(F.lit(1)).alias("length"))
-    minutes = _sums(spans, *_SPAN, "minute").drop("start", "end")
-    joined = (
-        minutes.join(_worst(seconds, *_SPAN, "minute"), [*_SPAN, "minute"], "left")
-        .join(of_span, [*_SPAN])
-        .join(lengths, [*_SPAN])
-    )
+    of_span = Window.partitionBy(*_SPAN)
+    told = minutes.withColumns(
+        {"start": F.min("start").over(of_span), "length": F.sum("whole_seconds").over(of_span)}
+    ).where(F.col("length").isNotNull())
     return as_table(
-        joined.withColumns(_ratios(F.col("length")))
-        .withColumn("seconds_over", F.coalesce("seconds_over", F.lit(0)))
-        .withColumn("bytes_left_out", F.col("unused"))
-        .withColumn("window_start", F.timestamp_seconds("minute")),
+        told.withColumns(_ratios(F.col("length"))).withColumns(
+            {
+                "seconds_over": F.coalesce("seconds_over", F.lit(0)),
+                "bytes_left_out": F.col("unused"),
+                "window_start": F.timestamp_seconds("minute"),
+            }
+        ),
         THROTTLE_MINUTES,
     )
 

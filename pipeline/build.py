@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -54,6 +55,9 @@ BY_WINDOW: Final = frozenset({PARTITION_RATES.name, BROKER_RATES.name, LIMITS.na
 
 ROWS_OF_A_PLACE: Final = 1_000_000
 """How many partition samples a task of a shuffle has, so that what it takes of memory does not grow with the day."""
+
+WRITERS: Final = 2
+"""How many tables are written at a time. Spark plans one on one core while tasks make another, often a single one."""
 
 _SETTINGS: Final = MappingProxyType(
     {
@@ -202,8 +206,12 @@ def _write(job: _Job, day: date, parsed: DataFrame, damaged: Collection[str]) ->
         reading: dict[str, int | str] = {FILE_TASKS: cores} if places == cores else {}
         with as_set(job.spark, {SHUFFLE_TASKS: places, **reading}):
             tables = day_tables(lines_by_kind, found, bad, keep, places)
-            for name, frame in tables.items():
-                output.write(name, day, frame, apart="window" if name in BY_WINDOW else None)
+
+            def write(name: str) -> None:
+                output.write(name, day, tables[name], apart="window" if name in BY_WINDOW else None)
+
+            with ThreadPoolExecutor(WRITERS) as threads:
+                list(threads.map(write, tables))
         schemas = {name: frame.schema for name, frame in tables.items() if name != QUARANTINE}
         report.rows = output.rows(day, schemas)
         output.publish(day, facts)

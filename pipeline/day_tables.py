@@ -7,7 +7,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from weir.pipeline.accuracy import quotas_in_force, throttle_accuracy, throttle_minutes
+from weir.pipeline.accuracy import minutes_in_force, quotas_in_force, throttle_accuracy, throttle_minutes
 from weir.pipeline.behind import behind_by_minute, behind_minutes, behind_spans, moves, rates_in_force, replica_lag
 from weir.pipeline.behind_rows import rows_that_count
 from weir.pipeline.coverage import absences, coverage_by_minute, links_of_leaders
@@ -45,6 +45,7 @@ def day_tables(
     partitions are made in so many `places` (tasks).
     """
     quotas = keep(quotas_in_force(lines))
+    in_force = keep(minutes_in_force(quotas))
     rows = rows_that_count(lines, keep)
     by_minute = keep(behind_by_minute(rows, found.where("whole"), rates_in_force(quotas)))
     spans = keep(behind_spans(by_minute))
@@ -53,8 +54,8 @@ def day_tables(
         BROKER_RATES.name: broker_rates(lines),
         BROKER_SAMPLES.name: broker_samples(lines),
         LIMITS.name: limits(lines),
-        THROTTLE_ACCURACY.name: throttle_accuracy(quotas),
-        THROTTLE_MINUTES.name: throttle_minutes(quotas),
+        THROTTLE_ACCURACY.name: throttle_accuracy(in_force),
+        THROTTLE_MINUTES.name: throttle_minutes(in_force),
         MOVES.name: moves(spans),
         REPLICA_LAG.name: replica_lag(spans),
         BEHIND_MINUTES.name: behind_minutes(by_minute, spans),

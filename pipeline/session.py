@@ -20,7 +20,11 @@ FILE_TASKS: Final = "spark.sql.files.minPartitionNum"
 SPARK_SETTINGS: Final[Settings] = {
     # the job compiles more than Spark's default of 100 pieces of code, and uses them again for the next day
     "spark.sql.codegen.cache.maxEntries": "1000",
+    # Spark 4 notes for each column of each step the line that has asked for it, which takes as long as the step.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",
 }
+_JAVA_NAMES: Final = ("org.apache.spark.sql.functions", "org.apache.spark.api.python.PythonUtils")
 # On one machine nobody else has to reach the driver and its blocks, which ask for no password. Spark's default is the
 # address of a network.
 LOOPBACK_SETTINGS: Final[Settings] = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
@@ -60,9 +64,20 @@ def open_session(master: str | None = None, launch: Mapping[str, str] | None = N
             # a file of checksums beside each file would take a process more
             files = spark.sparkContext._jvm.org.apache.hadoop.fs.FileSystem  # type: ignore[union-attr]
             files.getLocal(spark.sparkContext._jsc.hadoopConfiguration()).setWriteChecksum(False)
+        remember_names(spark)
         return spark
     except (*SPARK_ERRORS, OSError) as error:
         raise BuildError(f"Spark does not start: {first_line(error)}") from error
+
+
+def remember_names(spark: SparkSession) -> None:
+    """Keep what the names stand for that PySpark asks Java for with each column.
+
+    Java would look for such a class in each of Spark's 300 archives, and in each package that it may be of.
+    """
+    names = vars(spark.sparkContext._jvm)
+    for name in _JAVA_NAMES:
+        names[name] = names[name.rpartition(".")[2]] = getattr(spark.sparkContext._jvm, name)
 
 
 @contextlib.contextmanager

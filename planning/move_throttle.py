@@ -7,7 +7,7 @@ that were not there before, a claim on a rate has what stood before.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -225,6 +225,14 @@ def claims_for(wanted: Wanted, standing: Standing, earlier: Claims) -> Claims:
         owned_entries = frozenset() if listed is None else (listed & {*claim.entries}) | (entries - listed)
         lists[topic, setting] = replace(claim, entries=_sorted(owned_entries))
     return Claims(tuple(rates.values()), tuple(lists.values()))
+
+
+def lists_after(claims: Claims, standing: Standing) -> Iterator[tuple[str, str, frozenset[Entry]]]:
+    """Yield the lists that a move adds to: the topic, the setting, and all entries that it then has."""
+    for claim in claims.lists:
+        listed = standing.listed(claim.topic, claim.setting)
+        if claim.topic in standing.lists and listed is not None:
+            yield claim.topic, claim.setting, listed.union(claim.entries)
 
 
 def changes_to_set(claims: Claims, standing: Standing) -> tuple[ConfigChange, ...]:

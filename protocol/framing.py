@@ -15,7 +15,7 @@ from weir.protocol.request_stream import (
     RequestStream,
     Undecoded,
 )
-from weir.protocol.response_stream import Pending, ResponseObserver, ResponseStream
+from weir.protocol.response_stream import Pending, ResponseObserver, ResponseStream, ResponseWatcher
 
 __all__ = [
     "DEFAULT_FETCH_SIZE_LIMIT",
@@ -30,5 +30,6 @@ __all__ = [
     "RequestStream",
     "ResponseObserver",
     "ResponseStream",
+    "ResponseWatcher",
     "Undecoded",
 ]

@@ -8,14 +8,14 @@ records are its own: only these count.
 
 import struct
 from collections.abc import Generator
-from typing import Final
+from typing import Final, TypeAlias
 
 from weir.protocol.batch_counter import BatchCounter
 from weir.protocol.fetch_versions import ABORTED_TRANSACTION_SIZE, FETCH_VERSIONS, TOPIC_ID_SIZE, FetchVersion
 from weir.protocol.header import FETCH, PRODUCE, SHARE_FETCH, SIZE
 from weir.protocol.primitives import LONGEST_STRING
 from weir.protocol.produce_versions import PRODUCE_VERSIONS, ProduceVersion
-from weir.protocol.structure import LongVarint, Structure, tags, varint
+from weir.protocol.varint import LONGEST_VARINT
 
 MOST_PARTITIONS: Final = 20_000
 """With more partitions in one frame the rest is not counted, as each takes some microseconds."""
@@ -35,6 +35,9 @@ _ACQUIRED: Final = struct.Struct(">qqh")
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
 _FIXED_HEADER_SIZE: Final = 8
 
+Structure: TypeAlias = Generator[int, bytes, None]
+"""Reads a frame. It yields n > 0 to be sent the next n bytes, and n < 0 to have -n bytes skipped."""
+
 
 class _NotCounted(Exception):
     """The frame cannot be read any further; the argument is the reason."""
@@ -49,9 +52,7 @@ class RecordCounts:
 
     __slots__ = (
         "_batches",
-        "_by_id",
         "_held",
-        "_left",
         "_partitions",
         "_skip",
         "_starts_at_zero",
@@ -59,63 +60,62 @@ class RecordCounts:
         "_topic",
         "_unread",
         "_wanted",
+        "by_id",
         "fault",
-        "frame_size",
+        "left",
         "topics",
     )
 
     def __init__(self, structure: str, version: int) -> None:
         """`structure` is "fetch" or "share" for a Fetch or ShareFetch answer, "produce" for a Produce request."""
         self.topics: dict[bytes, list[int]] = {}
-        """[records, bytes of whole batches] by topic name; by id from Fetch v13 and Produce v13 on."""
+        """[records, bytes of whole batches] by topic name or id."""
         self.fault: str | None = None
-        self.frame_size = 0
-        """Bytes with the size prefix; 0 until that has come."""
-        self._left = -1  # bytes of the frame still to come
+        self.left = -1
+        """Bytes of the frame still to come; -1 until that is known."""
         self._unread = 0  # bytes of it that the structure has not taken
         self._held = bytearray()
-        self._wanted = SIZE.size
         self._skip = 0
         self._batches: BatchCounter | None = None
         self._topic = b""
         self._partitions = 0
         self._starts_at_zero = structure == "produce"
+        self.by_id = structure == "share"
+        """Whether topics go by their ids: also from Fetch v13 and Produce v13 on."""
+        self._structure: Structure | None
         if structure == "produce":
-            read = self._produce(PRODUCE_VERSIONS[version])
+            asked = PRODUCE_VERSIONS[version]
+            self.by_id = asked.names_topics_by_id
+            self._structure = self._produce(asked)
+        elif structure == "share":
+            self._structure = self._share()
         else:
-            read = self._share_fetch() if structure == "share" else self._fetch(FETCH_VERSIONS[version])
-        self._structure: Structure | None = self._as_far_as_readable(read)
+            row = FETCH_VERSIONS[version]
+            self.by_id = row.names_topics_by_id
+            self._structure = self._fetch(row)
+        self._wanted = next(self._structure)
 
     @property
     def done(self) -> bool:
         """Whether the frame's last byte was received."""
-        return self._left == 0
-
-    @property
-    def left(self) -> int:
-        """Bytes of the frame still to come; -1 until that is known."""
-        return self._left
-
-    @property
-    def records(self) -> int:
-        """All records so far."""
-        return sum([counted[0] for counted in self.topics.values()])
+        return self.left == 0
 
     def receive(self, view: memoryview) -> int:
         """Take the next bytes. Returns how many of them are of this frame."""
         at, end = 0, len(view)
-        if self._left < 0:
+        if self.left < 0:
             at = min(SIZE.size - len(self._held), end)
-            self._held += view[:at]
-            if len(self._held) < SIZE.size:
+            held = self._held + view[:at]
+            if len(held) < SIZE.size:
+                self._held = held
                 return at
-            (size,) = SIZE.unpack(self._held)
-            self._held = bytearray()
-            self._left = self._unread = max(0, size)
-            self.frame_size = SIZE.size + self._left
-            self._go_on(None)
-        end = min(end, at + self._left)
-        self._left -= end - at
+            (size,) = SIZE.unpack(held)
+            if self._held:
+                self._held = bytearray()
+            self.left = self._unread = max(0, size)
+            self._want(self._wanted)
+        end = min(end, at + self.left)
+        self.left -= end - at
         while at < end and self._structure is not None:
             if self._skip:
                 step = min(self._skip, end - at)
@@ -136,7 +136,7 @@ class RecordCounts:
                     self._go_on(data)
             else:
                 at += self._read(self._structure, view[at:end])
-        if not self._left and self._structure is not None:
+        if not self.left and self._structure is not None:
             self._structure = None
             self.fault = self.fault or "frame"
         return end
@@ -154,26 +154,28 @@ class RecordCounts:
                 at = stop
         except StopIteration:
             self._structure = None
+        except _NotCounted as error:
+            self._structure = None
+            self.fault = str(error)
         else:
             self._unread -= at
             self._want(wanted)
         return at
 
     def step_over(self) -> int:
-        """Count as received what is left of a batch whose head was read, or of a frame that cannot be read.
+        """Take the next bytes that need not be seen for received, without the frame's last one; returns how many.
 
-        Returns how many bytes that is, without the frame's last one. The caller may let as many pass without giving
-        them to `receive`.
+        These are what is left of a batch whose head was read, or of a frame that cannot be read.
         """
         if self._structure is None:
-            size = max(0, self._left - 1)
+            size = max(0, self.left - 1)
         elif self._batches is not None:
             size = self._batches.step_over(self._skip - 1)
             self._skip -= size
             self._unread -= size
         else:
             return 0
-        self._left -= size
+        self.left -= size
         return size
 
     def _go_on(self, data: bytes | None) -> None:
@@ -182,6 +184,9 @@ class RecordCounts:
             wanted = next(self._structure) if data is None else self._structure.send(data)
         except StopIteration:
             self._structure = None
+        except _NotCounted as error:
+            self._structure = None
+            self.fault = str(error)
         else:
             self._want(wanted)
 
@@ -191,21 +196,13 @@ class RecordCounts:
             self.fault = self.fault or "frame"
         self._wanted, self._skip = (wanted, 0) if wanted > 0 else (0, -wanted)
 
-    # The structures
-
-    def _as_far_as_readable(self, structure: Structure) -> Structure:
-        try:
-            yield from structure
-        except LongVarint:
-            self.fault = "frame"
-        except _NotCounted as error:
-            self.fault = str(error)
+    # The structures. As few pieces as can be, as each one costs about a microsecond: what is certain to follow is asked
+    # for along with it. Where that ends with a varint's first byte, the others are asked for if there are any.
 
     def _fetch(self, row: FetchVersion) -> Structure:
         if row.is_flexible:
             yield from self._flexible_fetch(row)
             return
-        # As few pieces as can be: each one costs about a microsecond.
         head = SIZE.size + row.response_head.layout.size
         fixed = row.response_partition.layout.size
         after = SIZE.size if row.has_preferred_read_replica else 0
@@ -223,86 +220,89 @@ class RecordCounts:
                     size = _last_int((yield after + SIZE.size))
                 else:
                     size = _last_int((yield fixed + SIZE.size))
-                yield from self._records(size)
+                if size > 0:
+                    yield self._records(size)
+                    self._end_of_records()
 
     def _flexible_fetch(self, row: FetchVersion) -> Structure:
-        yield SIZE.size
-        yield from tags()
-        yield row.response_head.layout.size
-        fixed = row.response_partition.layout.size
-        for _ in range((yield from self._count(flexible=True))):
-            yield from self._begin_topic(flexible=True, by_id=row.names_topics_by_id)
-            for _ in range((yield from self._partitions_count(flexible=True))):
-                yield fixed
-                for _ in range((yield from self._count(flexible=True))):
-                    yield -ABORTED_TRANSACTION_SIZE
-                    yield from tags()
-                yield SIZE.size  # the preferred read replica
-                yield from self._records((yield from varint()) - 1)
-                yield from tags()
-            yield from tags()
+        yield from self._tags((yield SIZE.size + 1))
+        for _ in range((yield from self._count((yield row.response_head.layout.size + 1)))):
+            for _ in range((yield from self._begin_topic())):
+                for _ in range((yield from self._count((yield row.response_partition.layout.size + 1)))):
+                    yield from self._tags((yield ABORTED_TRANSACTION_SIZE + 1))
+                # the preferred read replica is before the records
+                size = (yield from self._varint((yield SIZE.size + 1))) - 1
+                if size > 0:
+                    yield self._records(size)
+                    self._end_of_records()
+                yield from self._tags((yield 1))
+            yield from self._tags((yield 1))
 
-    def _share_fetch(self) -> Structure:
-        yield SIZE.size
-        yield from tags()
-        yield _THROTTLE_AND_ERROR_SIZE
-        yield from self._compact_bytes()  # what the error is
-        yield SIZE.size  # how long acquired records are locked
-        for _ in range((yield from self._count(flexible=True))):
-            yield from self._begin_topic(flexible=True, by_id=True)
-            for _ in range((yield from self._partitions_count(flexible=True))):
-                yield SIZE.size
-                for _ in range(2):  # the error of the fetch, and of its acknowledgements
-                    yield _INT16.size
-                    yield from self._compact_bytes()
-                yield _LEADER_SIZE
-                yield from tags()
-                size = yield from self._compact_bytes()
+    def _share(self) -> Structure:
+        yield from self._tags((yield SIZE.size + 1))
+        yield from self._compact_bytes((yield _THROTTLE_AND_ERROR_SIZE + 1))  # what the error is
+        # how long acquired records are locked is before the topics
+        for _ in range((yield from self._count((yield SIZE.size + 1)))):
+            for _ in range((yield from self._begin_topic())):
+                # the error of the fetch is behind the partition, and then that of its acknowledgements
+                yield from self._compact_bytes((yield SIZE.size + _INT16.size + 1))
+                yield from self._compact_bytes((yield _INT16.size + 1))
+                yield from self._tags((yield _LEADER_SIZE + 1))
+                size = yield from self._compact_bytes((yield 1))
                 acquired = 0
-                for _ in range((yield from self._count(flexible=True))):
-                    first, last, _ = _ACQUIRED.unpack((yield _ACQUIRED.size))
+                for _ in range((yield from self._count((yield 1)))):
+                    range_and_tags = yield _ACQUIRED.size + 1
+                    first, last, _ = _ACQUIRED.unpack_from(range_and_tags)
                     acquired += max(0, last - first + 1)
-                    yield from tags()
+                    yield from self._tags(range_and_tags)
                 if acquired:
                     self._add(acquired, size)
-                yield from tags()
-            yield from tags()
+                yield from self._tags((yield 1))
+            yield from self._tags((yield 1))
 
     def _produce(self, row: ProduceVersion) -> Structure:
-        flexible = row.is_flexible
         yield _FIXED_HEADER_SIZE
         yield from self._string()  # the client id is not compact in any version
-        if flexible:
-            yield from tags()
-            yield from self._compact_bytes()
-        elif row.is_transactional:
-            yield from self._string()
-        yield _ACKS_AND_TIMEOUT.size
-        for _ in range((yield from self._count(flexible))):
-            yield from self._begin_topic(flexible, by_id=row.names_topics_by_id)
-            for _ in range((yield from self._partitions_count(flexible))):
-                yield SIZE.size
-                size = (yield from varint()) - 1 if flexible else _last_int((yield SIZE.size))
-                yield from self._records(size)
-                if flexible:
-                    yield from tags()
-            if flexible:
-                yield from tags()
-
-    def _begin_topic(self, flexible: bool, *, by_id: bool) -> Structure:
-        if by_id:
-            self._topic = yield TOPIC_ID_SIZE
+        if row.is_flexible:
+            yield from self._flexible_produce()
             return
-        if flexible:
-            length = (yield from varint()) - 1
-        else:
+        if row.is_transactional:
+            yield from self._string()
+        for _ in range(self._checked(_last_int((yield _ACKS_AND_TIMEOUT.size + SIZE.size)))):
             (length,) = _INT16.unpack((yield _INT16.size))
-        if not 0 <= length <= LONGEST_STRING:
-            raise _NotCounted("frame")
-        self._topic = (yield length) if length else b""
+            if length < 0:
+                raise _NotCounted("frame")
+            named = yield length + SIZE.size
+            self._topic = named[:length]
+            for _ in range(self._checked_partitions(_last_int(named))):
+                size = _last_int((yield 2 * SIZE.size))
+                if size > 0:
+                    yield self._records(size)
+                    self._end_of_records()
 
-    def _partitions_count(self, flexible: bool) -> Generator[int, bytes, int]:
-        return self._checked_partitions((yield from self._count(flexible)))
+    def _flexible_produce(self) -> Structure:
+        yield from self._tags((yield 1))
+        yield from self._compact_bytes((yield 1))  # the transactional id
+        for _ in range((yield from self._count((yield _ACKS_AND_TIMEOUT.size + 1)))):
+            for _ in range((yield from self._begin_topic())):
+                size = (yield from self._varint((yield SIZE.size + 1))) - 1
+                if size > 0:
+                    yield self._records(size)
+                    self._end_of_records()
+                yield from self._tags((yield 1))
+            yield from self._tags((yield 1))
+
+    def _begin_topic(self) -> Generator[int, bytes, int]:
+        """Read a topic of a flexible version up to its partitions, and return how many there are."""
+        if self.by_id:
+            data = yield TOPIC_ID_SIZE + 1
+        else:
+            length = (yield from self._varint((yield 1))) - 1
+            if not 0 <= length <= LONGEST_STRING:
+                raise _NotCounted("frame")
+            data = yield length + 1
+        self._topic = data[:-1]
+        return self._checked_partitions((yield from self._count(data)))
 
     def _checked_partitions(self, count: int) -> int:
         count = self._checked(count)
@@ -311,12 +311,14 @@ class RecordCounts:
             raise _NotCounted("partitions")
         return count
 
-    def _records(self, size: int) -> Structure:
-        if size <= 0:
-            return
-        self._batches = batches = BatchCounter(size, starts_at_zero=self._starts_at_zero)
-        yield -size
-        self._batches = None
+    def _records(self, size: int) -> int:
+        """Count batches in the next bytes: returns what is to be yielded for them. Call `_end_of_records` then."""
+        self._batches = BatchCounter(size, starts_at_zero=self._starts_at_zero)
+        return -size
+
+    def _end_of_records(self) -> None:
+        batches, self._batches = self._batches, None
+        assert batches is not None  # noqa: S101
         if batches.corrupt:
             self.fault = "batch"
         if batches.complete:
@@ -328,21 +330,42 @@ class RecordCounts:
         counted[0] += records
         counted[1] += size
 
-    def _compact_bytes(self) -> Generator[int, bytes, int]:
-        """Skip a compact string, or compact records. Returns how many bytes these have, 0 where they are null."""
-        size = (yield from varint()) - 1
-        if size > 0:
-            yield -size
-        return max(0, size)
-
     def _string(self) -> Structure:
         (length,) = _INT16.unpack((yield _INT16.size))
         if length > 0:
             yield -length
 
-    def _count(self, flexible: bool) -> Generator[int, bytes, int]:
-        """Read an array's count."""
-        return self._checked((yield from varint()) - 1 if flexible else _last_int((yield SIZE.size)))
+    # Each of these gets what ends with the first byte of a varint.
+
+    def _compact_bytes(self, data: bytes) -> Generator[int, bytes, int]:
+        """Step over a compact string, or records, and return the size."""
+        size = (yield from self._varint(data)) - 1
+        if size > 0:
+            yield -size
+        return max(0, size)
+
+    def _tags(self, data: bytes) -> Structure:
+        for _ in range((yield from self._varint(data))):
+            yield from self._varint((yield 1))
+            size = yield from self._varint((yield 1))
+            if size:
+                yield -size
+
+    def _count(self, data: bytes) -> Generator[int, bytes, int]:
+        """Read a compact array's count."""
+        return self._checked((yield from self._varint(data)) - 1)
+
+    def _varint(self, data: bytes) -> Generator[int, bytes, int]:
+        byte = data[-1]
+        value = byte & 0x7F
+        for index in range(1, LONGEST_VARINT):
+            if byte < 0x80:
+                return value
+            (byte,) = yield 1
+            value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value
+        raise _NotCounted("frame")
 
     def _checked(self, count: int) -> int:
         """Return an array's count; 0 where it is null. Each element takes a byte at least."""

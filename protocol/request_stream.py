@@ -174,6 +174,11 @@ class RequestStream(FrameStream):
         return max(0, self.passing - len(self._head))
 
     @property
+    def held_head(self) -> bytes:
+        """The first bytes of the request at which the caller stopped, as far as they are not to be given again."""
+        return bytes(self._head) if self._waiting is not None else b""
+
+    @property
     def collected(self) -> int:
         """Bytes kept of a request that is being collected, or that has a long head."""
         held = len(self._head)

@@ -48,17 +48,37 @@ class ResponseObserver(Protocol):
         """
 
 
+class ResponseWatcher(Protocol):
+    """Sees one response while its bytes pass as they are, however wrong they may be."""
+
+    @property
+    def left(self) -> int:
+        """Bytes of the response that it has not seen; -1 until that is known."""
+
+    @property
+    def see(self) -> Callable[[memoryview], int]:
+        """Takes the next bytes, from the size prefix on, and returns how many of them are of this response."""
+
+    @property
+    def step_over(self) -> Callable[[], int]:
+        """Returns how many of the next bytes pass unseen, not the last one among them, and takes these for seen."""
+
+    def passed(self) -> None:
+        """Note that the response has passed whole."""
+
+
 @dataclass(slots=True)
 class Pending:
     """A request that waits for its response.
 
-    `observer` sees the broker's response as it passes. `answer`, a whole frame, is sent instead of one; the broker does
-    not know such a request. With neither, the broker's response passes as it is.
+    `observer` sees the broker's response as it passes, and may change it; `watcher` only sees it. `answer`, a whole
+    frame, is sent instead of one; the broker does not know such a request. With none, the response passes as it is.
     """
 
     correlation_id: int
     observer: ResponseObserver | None = None
     answer: bytes | None = None
+    watcher: ResponseWatcher | None = None
 
 
 class ResponseStream(FrameStream):
@@ -68,7 +88,7 @@ class ResponseStream(FrameStream):
     responses that were received whole; the caller takes them out.
     """
 
-    __slots__ = ("_becoming_opaque", "_look", "_step_over", "completed", "observer", "pending")
+    __slots__ = ("_becoming_opaque", "_look", "_step_over", "_watcher", "completed", "observer", "pending")
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,14 +97,15 @@ class ResponseStream(FrameStream):
         self.completed: list[ResponseObserver] = []
         self._becoming_opaque = False
         self.observer: ResponseObserver | None = None
-        """Who sees the response that is being received; None: nobody, or there is none."""
+        """Who sees the response that is being received, and may change it; None: nobody, or there is none."""
+        self._watcher: ResponseWatcher | None = None  # who only sees it
         self._step_over: Callable[[], int] | None = None  # of the observer, if it has that
         self._look: Callable[[memoryview], int] | None = None  # of the observer, if it has that
 
     @property
     def at_boundary(self) -> bool:
         """Whether the last byte received was the last one of a response."""
-        return not self._left and self.observer is None and not self._head
+        return not self._left and self.observer is None and self._watcher is None and not self._head
 
     def expect(self, pending: Pending) -> None:
         """Add a request that is being forwarded, or an answer of weir's own, to the end of the queue."""
@@ -117,11 +138,17 @@ class ResponseStream(FrameStream):
         return False
 
     def looks(self, view: memoryview) -> bool:
-        """Return whether all of the next bytes pass, in the middle of a response whose observer only looks at them.
+        """Return whether all of the next bytes pass, in the middle of a response of which they are only looked at.
 
-        If so, it has seen them, and they count as received. Call it where `skip` has returned False.
+        If so, they were seen, and count as received. Call it where `skip` has returned False.
         """
-        look = self._look
+        watcher, look = self._watcher, self._look
+        if watcher is not None:
+            if len(view) - self._left >= watcher.left:
+                return False
+            watcher.see(view[self._left :])
+            self._left = watcher.step_over()
+            return True
         if look is None:
             return False
         left = look(view[self._left :])
@@ -146,11 +173,10 @@ class ResponseStream(FrameStream):
                     step = min(self._left, size - at)
                     at += step
                     self._left -= step
-                    if not self._left and self.observer is None:
-                        if self._answer_follows():
-                            out.append(view[start:at])
-                            start = at
-                        self._finish(out)
+                    if not self._left and self.observer is None and self._watcher is None:
+                        start = self._finish(view, start, at, out)
+                elif self._watcher is not None:
+                    start, at = self._watch(self._watcher, view, start, at, out)
                 elif self.observer is not None or self._head or size - at < _SIZE_AND_CORRELATION.size:
                     if self.observer is not None:
                         start, at = self._observe(self.observer, view, start, at, out)
@@ -175,16 +201,22 @@ class ResponseStream(FrameStream):
             return at
         self._begin(*_SIZE_AND_CORRELATION.unpack(held))
         self._head = bytearray()
+        first = memoryview(bytes(held))
         if self.observer is not None:
-            buffers, _ = self.observer.receive(memoryview(bytes(held)))
+            buffers, _ = self.observer.receive(first)
             out += buffers
             if self.observer.done:
-                self._complete(self.observer, out)
+                self._complete(self.observer, first, 0, 0, out)
+            return at
+        start = 0
+        if self._watcher is not None:
+            start, _ = self._watch(self._watcher, first, 0, 0, out)
         else:
-            out.append(bytes(held))
-            self._left -= len(held)
+            self._left -= len(first)
             if not self._left:
-                self._finish(out)
+                start = self._finish(first, 0, len(first), out)
+        if not start:
+            out.append(first)
         return at
 
     def _begin(self, size: int, correlation_id: int) -> None:
@@ -195,11 +227,14 @@ class ResponseStream(FrameStream):
         first = self.pending[0]
         if correlation_id != first.correlation_id:
             raise CorrelationMismatch(first.correlation_id, correlation_id)
-        self.observer = first.observer
-        self._step_over = getattr(first.observer, "step_over", None)
-        self._look = getattr(first.observer, "look", None)
-        if self.observer is None:
+        if first.watcher is not None:
+            self._watcher = first.watcher
+        elif first.observer is None:
             self._left = SIZE.size + size
+        else:
+            self.observer = first.observer
+            self._step_over = getattr(first.observer, "step_over", None)
+            self._look = getattr(first.observer, "look", None)
 
     def _observe(
         self, observer: ResponseObserver, view: memoryview, start: int, at: int, out: list[Buffer]
@@ -218,27 +253,42 @@ class ResponseStream(FrameStream):
             out += buffers
             start = after
         if observer.done:
-            if start < after and self._answer_follows():
-                out.append(view[start:after])
-                start = after
-            self._complete(observer, out)
+            start = self._complete(observer, view, start, after, out)
         elif self._step_over is not None:
             self._left = self._step_over()
         return start, after
 
-    def _complete(self, observer: ResponseObserver, out: list[Buffer]) -> None:
-        """Note that an observed response was received whole."""
+    def _watch(
+        self, watcher: ResponseWatcher, view: memoryview, start: int, at: int, out: list[Buffer]
+    ) -> tuple[int, int]:
+        """Let the watcher see the bytes from `view[at]` on; returns the same as `_observe`."""
+        at += watcher.see(view[at:])
+        left = watcher.left
+        if left > 0:
+            self._left = watcher.step_over()
+        elif not left:
+            self._watcher = None
+            watcher.passed()
+            start = self._finish(view, start, at, out)
+        return start, at
+
+    def _complete(self, observer: ResponseObserver, view: memoryview, start: int, at: int, out: list[Buffer]) -> int:
+        """Note that an observed response was received whole; returns the same as `_finish`."""
         self.observer = self._step_over = self._look = None
         self.completed.append(observer)
-        self._finish(out)
+        return self._finish(view, start, at, out)
 
-    def _finish(self, out: list[Buffer]) -> None:
-        """Note that the first pending response has passed whole."""
+    def _finish(self, view: memoryview, start: int, at: int, out: list[Buffer]) -> int:
+        """Note that the first pending response has passed whole, of which `view[start:at]` is not in `out` yet.
+
+        Returns from where on bytes are not in `out`: `at`, where an answer of weir's own follows.
+        """
+        if len(self.pending) > 1 and self.pending[1].answer is not None and start < at:
+            out.append(view[start:at])
+            start = at
         self.pending.popleft()
         self._take_answers(out)
-
-    def _answer_follows(self) -> bool:
-        return len(self.pending) > 1 and self.pending[1].answer is not None
+        return start
 
     def _take_answers(self, out: list[Buffer]) -> None:
         while self.pending and (answer := self.pending[0].answer) is not None:

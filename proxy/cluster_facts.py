@@ -31,6 +31,12 @@ class ClusterFacts:
             throttle.rules.set_adding_replicas(adding)
         self.replan_held()
 
+    def told_lists(self, topics: frozenset[bytes] | None) -> None:
+        """Take the topics whose lists of throttled replicas were told; None where these do not count."""
+        for throttle in self._throttles:
+            throttle.rules.set_told_lists(topics)
+        self.replan_held()
+
     def racks(self, racks: Mapping[int, str | None]) -> None:
         """Take each broker's rack."""
         for throttle in self._throttles:

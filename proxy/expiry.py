@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from weir.proxy.config.reader import read_table
 from weir.proxy.config.tables import LeaseTable
 from weir.proxy.log import EventLog
-from weir.quota.layers import FOREVER, Lease
+from weir.quota.layers import FOREVER, Entry, Lease, Path
 
 LEASE_KEY: Final = "lease"
 
@@ -22,6 +24,32 @@ def read_lease(body: Mapping[str, Any], now: float) -> Lease:
         return FOREVER
     asked = read_table(LeaseTable, wanted, LEASE_KEY)
     return Lease(now + asked.seconds, asked.owner, asked.reason)
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True, tag="setting"):
+    """An entry of HTTP's layer, of `throttle` or `limits`, on its way to a process that takes over.
+
+    Without a `value` it removes what is below it.
+    """
+
+    of: str
+    path: tuple[str, ...]
+    value: Any = None
+    seconds: float | None = None
+    owner: str = ""
+    reason: str = ""
+
+    def lease(self, now: float) -> Lease:
+        """Return how long it holds."""
+        return Lease(math.inf if self.seconds is None else now + self.seconds, self.owner, self.reason)
+
+
+def handed_over(of: str, path: Path, entry: Entry, plain: Callable[[Any], object], now: float) -> Setting:
+    """Return an entry of HTTP's layer as another process takes it. `plain` makes its value one of JSON."""
+    lease = entry.lease
+    seconds = None if lease.expires_at == math.inf else lease.expires_at - now
+    value = None if entry.value is None else plain(entry.value)
+    return Setting(of=of, path=path, value=value, seconds=seconds, owner=lease.owner, reason=lease.reason)
 
 
 class Leased(Protocol):

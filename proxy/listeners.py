@@ -33,16 +33,23 @@ class ListenError(Exception):
 def new_listeners(
     config: Config, keys: RouteKeys, relays: Mapping[SideName, Side], clock: Callable[[], float]
 ) -> Iterator[tuple[str, Listener]]:
-    """Yield a listener for each route, which does not listen yet, with the route's path in the configuration."""
+    """Yield a listener for each route, which does not listen yet, with the route's path in the configuration.
+
+    Its name has its address as configured, so that another version of the file is told from this one.
+    """
     for index, (ingress, (server, client)) in enumerate(zip(config.ingress, keys.ingress, strict=True)):
         sources = ReplicaSources(ingress.replicas_from, clock)
         upstream = Upstream(ingress.upstream, tls=client)
-        yield f"ingress[{index}]", Listener(relays["leader"], ingress.listen, upstream, sources, server)
+        listener = Listener(
+            relays["leader"], ingress.listen, upstream, sources, server, name=f"ingress {ingress.listen}"
+        )
+        yield f"ingress[{index}]", listener
     for index, (egress, (server, client)) in enumerate(zip(config.egress, keys.egress, strict=True)):
         upstream = Upstream(egress.upstream, egress.peer, tls=client)
         relay = relays["follower"]
         trials = stand_ins(server, client, relay)
-        yield f"egress[{index}]", Listener(relay, egress.listen, upstream, None, server, stand_ins=trials)
+        name = f"egress {egress.peer} {egress.listen}"
+        yield f"egress[{index}]", Listener(relay, egress.listen, upstream, None, server, stand_ins=trials, name=name)
 
 
 def fixed_upstream(listener: Listener) -> Upstream | None:

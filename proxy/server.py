@@ -13,6 +13,7 @@ from weir.proxy.collector import Collector, resident_bytes
 from weir.proxy.config.load import load_config
 from weir.proxy.config.tables import Config
 from weir.proxy.event_loop import new_event_loop, raise_descriptor_limit
+from weir.proxy.hand_over import IN_PATH_SECONDS, Heir, Predecessor, close_all, own_command
 from weir.proxy.listeners import ListenError
 from weir.proxy.log import EventLog, configure_logging
 from weir.proxy.sidecar import Sidecar
@@ -25,8 +26,9 @@ def run_sidecar(config: Config, path: Path | None, version: str) -> int:
     """Serve `config` until SIGTERM or SIGINT, then drain. Returns the exit status.
 
     It is 0 if the sidecar drained, or closed what was left at the end of its time; 1 if a second signal cut that short.
-    SIGHUP loads `path` again, if there is one. Raises ListenError when an address cannot be listened on, and
-    CaptureError when connections cannot be captured. A sidecar that captures keeps no capability but CAP_NET_ADMIN.
+    SIGHUP loads `path` again, if there is one; SIGUSR2 hands over to a new process, and is 0 if that one serves.
+    Raises ListenError when an address cannot be listened on, and CaptureError when connections cannot be captured. A
+    sidecar that captures keeps no capability but CAP_NET_ADMIN.
     """
     kept = keep_only_net_admin() if config.capture is not None else None  # before the log's thread is started
     configure_logging(as_json=config.log.json, level=config.log.level)
@@ -38,33 +40,95 @@ def run_sidecar(config: Config, path: Path | None, version: str) -> int:
 
 
 async def _serve(config: Config, path: Path | None, version: str, descriptors: int) -> int:
-    end, again, hang_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    end, again, hang_up, hand_over = (asyncio.Event() for _ in range(4))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: (again if end.is_set() else end).set())
     loop.add_signal_handler(signal.SIGHUP, hang_up.set)
+    loop.add_signal_handler(signal.SIGUSR2, hand_over.set)
     sidecar = Sidecar(config, version, descriptors=descriptors)
     collector = Collector(lambda: not sidecar.connections, resident_bytes)
     watchdog = Watchdog(sidecar.log, kills=config.capture is not None)
-    reloading: asyncio.Task[None] | None = None
+    tasks: list[asyncio.Task[object]] = []
+    predecessor = Predecessor.of_this_process()
     try:
-        await sidecar.start()
+        if predecessor is None:
+            await sidecar.start()
+        elif not await _taken_over(sidecar, predecessor, tasks):
+            return 1
         watchdog.start()
         if (advice := advice_for_root(os.geteuid(), captures=config.capture is not None)) is not None:
             sidecar.log.warning("running_as_root", advice=advice)
-        reloading = asyncio.create_task(_reload_when_asked(sidecar, path, hang_up))
+        tasks.append(asyncio.create_task(_reload_when_asked(sidecar, path, hang_up)))
         collector.start()
-        await end.wait()
+        handing = asyncio.create_task(_handed_over_when_asked(sidecar, watchdog, hand_over))
+        ending = asyncio.create_task(end.wait())
+        tasks += [handing, ending]
+        await asyncio.wait({handing, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if not end.is_set():
+            return 0 if handing.result() else 1
+        handing.cancel()
         watchdog.stopping()
         drained = await _drained(sidecar, again)
         sidecar.log.info("stopped", drained=drained)
         return 0 if drained else 1
     finally:
         collector.stop()
-        if reloading is not None:
-            reloading.cancel()
+        for task in tasks:
+            task.cancel()
+        if predecessor is not None:
+            predecessor.close()
         await sidecar.close()
         watchdog.close()
+
+
+async def _taken_over(sidecar: Sidecar, predecessor: Predecessor, tasks: list[asyncio.Task[object]]) -> bool:
+    """Start with what another process gives. Returns whether it has given something."""
+    await sidecar.prepare()
+    inherited = await predecessor.begin()
+    if inherited is None:
+        sidecar.log.error("nothing_taken_over", reason="the process that was to hand over has ended")
+        return False
+    await sidecar.start(inherited)
+    close_all(inherited.sockets)
+
+    async def say_when_it_serves() -> None:
+        await predecessor.wait()
+        if sidecar.capture is not None:
+            await sidecar.capture.wait_until_in(IN_PATH_SECONDS)
+        sidecar.log.info("taken_over", connections=sidecar.connections, pid=os.getpid())
+        predecessor.serves()
+
+    tasks.append(asyncio.create_task(say_when_it_serves()))
+    return True
+
+
+async def _handed_over_when_asked(sidecar: Sidecar, watchdog: Watchdog, asked: asyncio.Event) -> bool:
+    """Hand over to a new process when that is asked for. Returns whether it serves; it goes on while none can begin."""
+    while True:
+        await asked.wait()
+        asked.clear()
+        effect = "this process goes on as it was"
+        if os.getpid() == 1:
+            reason = "it is the first process of its container, which would end with it"
+            sidecar.log.warning("not_handed_over", reason=reason, effect=effect)
+            continue
+        try:
+            heir = Heir(own_command())
+        except OSError as error:
+            sidecar.log.error("not_handed_over", reason=str(error), effect=effect)
+            continue
+        try:
+            if not await heir.is_ready():
+                sidecar.log.error("not_handed_over", reason="the new process does not begin: see above", effect=effect)
+                continue
+            await sidecar.hand_over(heir)
+            serves = await heir.serves()
+            watchdog.handed_over(heir.pid)
+            sidecar.log.info("handed_over", serves=serves, to=heir.pid)
+            return serves
+        finally:
+            heir.close()
 
 
 async def _drained(sidecar: Sidecar, cut_short: asyncio.Event) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -38,8 +39,10 @@ from weir.proxy.config.client_limits import ClientLimitTable, rules_of
 from weir.proxy.config.route_keys import RouteKeys
 from weir.proxy.config.tables import SIDES, Config, ConfigError, ThrottleTable
 from weir.proxy.config.throttle import throttle_settings, wants_brokers, wants_facts
+from weir.proxy.estate import Estate
 from weir.proxy.expiry import Expiry
 from weir.proxy.export.exporter import Exporter, new_exporter
+from weir.proxy.hand_over import Heir, Inherited
 from weir.proxy.limits.gate import LinkGate
 from weir.proxy.limits.layers import LimitLayers
 from weir.proxy.limits.shares import LimitShares
@@ -145,6 +148,7 @@ class Sidecar:
                 brokers=self._addresses.offer,
                 racks=self._facts.racks,
                 moves=self._facts.moves,
+                told_lists=self._facts.told_lists,
                 throttle=self._follow_throttle,
             ),
             self.log,
@@ -158,6 +162,8 @@ class Sidecar:
             if config.capture is None
             else Capture(config.capture, config.broker_id, self._relays, self.log, keys=self._route_keys, clock=clock)
         )
+        admin_name = f"admin {config.admin.listen}"
+        self._estate = Estate(self.throttle, self.client_limits, self.capture, self.listeners, self._admin, admin_name)
         leader = self.sides[SIDES.index("leader")].throttle
         self._follower_quotas = FollowerQuotas(leader, self._broker_hosts, self._followers_changed, clock)
         shared = (self._follower_quotas, self._limit_shares)
@@ -168,26 +174,36 @@ class Sidecar:
         self._apply_limits()
         self._exporter: Exporter | None = None
         self._state = "starting"
+        self._is_prepared = False
+        self._known_addresses: Addresses = {}
 
-    async def start(self) -> None:
-        """Listen on every address or on none.
+    async def start(self, inherited: Inherited | None = None) -> None:
+        """Listen on every address or on none, with what another process has left where it has left something.
 
         ListenError names the address that is not available; CaptureError says what a capture lacks.
         """
+        sockets = {} if inherited is None else inherited.sockets
         cluster, capture = self.config.cluster, self.config.capture
         if cluster is not None and cluster.follow_throttles and (capture is None or capture.when == "always"):
             self.throttle.follow(untold_throttle(self._clock()))  # before the first connection
-        await self.tls_workers.start()
+        await self.prepare()
         try:
             for route, listener in new_listeners(self.config, self._route_keys, self._relays, self._clock):
-                await self._listen(listener, route)
+                await self._listen(listener, route, sockets.pop(listener.name, None))
             if self.capture is not None:
-                self.listeners += await self.capture.listen()
+                self.listeners += await self.capture.listen(sockets)
                 self._tell_capture()
+            if inherited is not None:
+                if brokers := await self._estate.take(inherited):
+                    self._learn_broker_addresses(brokers)
+                inherited.listens(self.listeners)  # before all else: their peers wait
+            if self.capture is not None:
                 self.capture.start()
             with named("admin", self.config.admin.listen):
                 self.admin_address = await self._admin.start(
-                    self.config.admin.listen, None if self._admin_keys is None else self._admin_keys.server_context()
+                    self.config.admin.listen,
+                    None if self._admin_keys is None else self._admin_keys.server_context(),
+                    sockets.pop(self._estate.admin_name, None),
                 )
         except (ListenError, CaptureError):
             await self.close()
@@ -204,6 +220,22 @@ class Sidecar:
         self._upstreams.start()
         self._start_export()
         self._state = "serving"
+
+    async def prepare(self) -> None:
+        """Do what takes long at a start, and needs nothing of what another process may have left."""
+        if not self._is_prepared:
+            self._is_prepared = True
+            await self.tls_workers.start()
+            await self._admin.prepare()
+
+    async def hand_over(self, heir: Heir) -> None:
+        """Give a new process the listeners, what HTTP has set, and each connection when nothing is in flight on it.
+
+        What it cannot take is drained. Until `close` this capture keeps its rules, so that no connection breaks.
+        """
+        self._state = "handing over"
+        self.log.info("handing_over", connections=self.connections, to=heir.pid)
+        await self._estate.give(heir, self._known_addresses, self.config.limits.drain_seconds)
 
     async def drain(self) -> None:
         """Stop accepting, and close each connection when nothing is in flight on it, within `limits.drain_seconds`.
@@ -365,9 +397,9 @@ class Sidecar:
         reasons = ["the upstreams are being asked for the first time"] if failures is None else failures
         return reasons if not_captured is None else [*reasons, not_captured]
 
-    async def _listen(self, listener: Listener, route: str) -> None:
+    async def _listen(self, listener: Listener, route: str, listening: socket.socket | None) -> None:
         with named(route, listener.address):
-            await listener.start()
+            await listener.start(listening)
         self.listeners.append(listener)
         self.log.info("listening", role=route.partition("[")[0], **route_status(listener))
 
@@ -425,6 +457,7 @@ class Sidecar:
         self.log.info("throttle_changed", by="kafka", **self.throttle.summary())
 
     def _learn_broker_addresses(self, brokers: Addresses) -> None:
+        self._known_addresses = brokers
         for listener in self.listeners:
             if listener.sources is not None:
                 listener.sources.learn(brokers)

@@ -49,6 +49,10 @@ class Watchdog:
         """Say that it drains."""
         self._notify("STOPPING=1")
 
+    def handed_over(self, pid: int) -> None:
+        """Say which process the supervisor is to watch from now on."""
+        self._notify(f"MAINPID={pid}")
+
     def close(self) -> None:
         """Leave the process to itself."""
         if self._next is not None:

@@ -52,14 +52,15 @@ class BatchSizes:
             self.smallest, self.largest = smallest, largest
             self.seen = min(self.seen + records.batches, 1000)
 
-    def miss(self, others: BatchSizes) -> None:
-        """Note that a grant brought nothing, in an answer that had records of other partitions.
+    def miss(self, others: BatchSizes, *, is_last_hop: bool) -> None:
+        """Note that a grant brought nothing, in an answer that had records of other partitions and room for more.
 
-        Where the sizes are known, of this partition or of `others` of the topic, the cap is hardly to blame: another
-        hop had budget for some of the grants only.
+        From the broker itself, the `is_last_hop`, this means that the cap is below one batch. Another hop may have had
+        budget for some of the grants only. That is likely where sizes are known, of this partition or of `others` of
+        the topic.
         """
         self._misses += 1
-        if max(self.seen, others.seen) < FEW or self._misses > _FORGIVEN_MISSES:
+        if is_last_hop or max(self.seen, others.seen) < FEW or self._misses > _FORGIVEN_MISSES:
             self.barren += 1
 
     @property

@@ -17,9 +17,12 @@ from typing import Final, NamedTuple
 
 from weir.quota.layers import Entry, Layer, Path
 from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
-from weir.quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
+from weir.quota.throttled_replicas import ThrottledReplicas
 
 RATE_KEPT_SECONDS: Final = 5.0
+
+LISTS_KEPT_SECONDS: Final = 60.0
+"""How long the lists of a topic stay that servers do not know: one that has just started may not know it yet."""
 
 NO_RATE: Final = 2**63 - 1
 """Kafka's default of a rate (Long.MAX_VALUE), which limits nothing."""
@@ -62,6 +65,8 @@ class FollowedThrottle:
         self._rates: dict[str, _Rate] = {}
         self._lists: dict[str, Lists] = {}
         self._told: set[str] = set()  # topics whose lists were told
+        self._told_as: frozenset[bytes] | None = None  # the same, until it changes
+        self._absent: dict[str, float] = {}  # those that servers do not know, and since when (clock seconds)
         self._kept: dict[str, dict[tuple[str, int], frozenset[int]]] = {}  # by topic: brokers by list and partition
         self.moves: Moves = {}
         self.knows_moves = False  # until they were taken once
@@ -111,31 +116,40 @@ class FollowedThrottle:
     def take_lists(self, lists: Mapping[str, Lists | None]) -> None:
         """Take the lists of some topics; a topic without any has an empty mapping.
 
-        None is one whose lists are not told. What was told of it stays; where nothing was, all its replicas count as
-        listed.
+        None is one whose lists are not told: what was told of it stays.
         """
         for topic, told in lists.items():
-            if told is None and topic in self._told:
+            if told is None:
                 continue
-            if told is not None:
+            if topic not in self._told:
                 self._told.add(topic)
-            set_ = _ALL_LISTED if told is None else {name: replicas for name, replicas in told.items() if replicas}
+                self._told_as = None
+            set_ = {name: replicas for name, replicas in told.items() if replicas}
             if set_ == self._lists.get(topic, {}):
                 continue
             self._is_made = False
             if set_:
                 self._lists[topic] = set_
-                if told is not None:
-                    self._keep(topic)
+                self._keep(topic)
             else:
                 self._lists.pop(topic, None)
 
-    def forget_topics(self, known: set[str]) -> None:
-        """Forget the lists of topics that are not among `known`: they were deleted."""
-        for topic in self._lists.keys() - known:
-            del self._lists[topic]
-            self._is_made = False
-        self._told &= known
+    @property
+    def told(self) -> frozenset[bytes]:
+        """The topics (UTF-8) whose lists were told: the same object as long as they are the same."""
+        if self._told_as is None:
+            self._told_as = frozenset([topic.encode() for topic in self._told])
+        return self._told_as
+
+    def forget_topics(self, known: set[str], now: float) -> None:
+        """Forget the lists of topics that were not among `known` for LISTS_KEPT_SECONDS: they were deleted."""
+        absent = (self._lists.keys() | self._told) - known
+        self._absent = {topic: self._absent.get(topic, now) for topic in absent}
+        for topic in [topic for topic, since in self._absent.items() if now - since >= LISTS_KEPT_SECONDS]:
+            self._told.discard(topic)
+            self._told_as = None
+            if self._lists.pop(topic, None) is not None:
+                self._is_made = False
 
     def layer(self) -> Layer:
         """Return what is in force: the same object as long as nothing has changed."""
@@ -187,9 +201,6 @@ class FollowedThrottle:
             broker: kept.get(broker, set()) | listed.get(broker, set()) for broker in kept.keys() | listed.keys()
         }
         return ThrottledReplicas({broker: frozenset(ids) for broker, ids in by_broker.items()}) if by_broker else None
-
-
-_ALL_LISTED: Final = dict.fromkeys(LISTS, ALL_REPLICAS)
 
 
 def _brokers_of(replicas: ThrottledReplicas, partition: int, move: Move) -> frozenset[int]:

@@ -57,6 +57,7 @@ class SideQuotas:
         """All quotas that bytes may belong to; the one of the listed replicas is the first."""
         self._listed: dict[bytes, frozenset[int] | EveryPartition] = {}
         self._listed_anywhere: frozenset[int] | EveryPartition = NO_PARTITION  # of any topic
+        self._told_lists: frozenset[bytes] | None = None
         self._make_quotas(None)
 
     @property
@@ -185,13 +186,15 @@ class SideQuotas:
     def _listed_partitions(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> frozenset[int] | EveryPartition:
         """Return the topic's partitions in the settings' lists.
 
-        While nobody has told the name of `topic_id`, it may be any of the topics that are listed.
+        While nobody has told the name of `topic_id`, it may be any of the topics that are listed. Where the lists of a
+        topic are to be followed and were never told, all of it may be listed.
         """
-        if topic is not None:
+        told = self._told_lists
+        if topic is not None and (told is None or topic in told or topic in self._listed):
             return self._listed.get(topic, NO_PARTITION)
-        if self.settings.rate is None or topic_id == CLUSTER_METADATA_ID:
+        if self.settings.rate is None or topic == _METADATA_LOG or topic_id == CLUSTER_METADATA_ID:
             return NO_PARTITION
-        return self._listed_anywhere
+        return self._listed_anywhere if told is None else EVERY_PARTITION
 
     def _coverage_of(self, quota: QuotaSettings) -> Coverage:
         scope = quota.scope
@@ -222,6 +225,11 @@ class SideQuotas:
         if adding != self.facts.adding:
             self.facts.take_adding(adding)
             self._facts_changed()
+
+    def set_told_lists(self, topics: frozenset[bytes] | None) -> None:
+        """Take the topics whose lists were told; None where lists do not come from elsewhere."""
+        self._told_lists = topics
+        self.generation += 1
 
     def set_racks(self, racks: Mapping[int, str | None]) -> None:
         """Take the racks of all brokers."""

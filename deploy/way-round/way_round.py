@@ -3,35 +3,28 @@
 
     python3 way_round.py /etc/weir/weir.toml
 
-It needs Python 3.11 and systemd's systemd-socket-proxyd, and nothing of weir. Each listener of the file gets a relay of
-its own to the route's upstream. Ctrl-C or SIGTERM ends all of them.
+It needs Python 3.11, and nothing of weir. Each listener of the file is relayed to its route's upstream. Ctrl-C or
+SIGTERM ends it.
 """
 
 from __future__ import annotations
 
-import shutil
+import contextlib
 import signal
-import subprocess
+import socket
 import sys
-import time
+import threading
 import tomllib
 from pathlib import Path
 
-PROXIES = ("/lib/systemd/systemd-socket-proxyd", "/usr/lib/systemd/systemd-socket-proxyd")
-MOST_CONNECTIONS = 4096  # of one route
+BUFFER_BYTES = 2**18
+CONNECT_SECONDS = 10.0
 
 
 def main(arguments: list[str]) -> int:
-    """Relay the routes of a sidecar's file until a signal, or until one relay ends. Returns the exit status."""
-    activate = shutil.which("systemd-socket-activate")
-    proxy = next((path for path in PROXIES if Path(path).exists()), None)
-    if len(arguments) != 1 or activate is None or proxy is None:
-        why = (
-            "the sidecar's file is missing"
-            if len(arguments) != 1
-            else "systemd's socket-activate or socket-proxyd is not installed"
-        )
-        return _failed(f"{why}. Usage: way_round.py /etc/weir/weir.toml", 2)
+    """Relay the routes of a sidecar's file until a signal. Returns the exit status."""
+    if len(arguments) != 1:
+        return _failed("the sidecar's file is missing. Usage: way_round.py /etc/weir/weir.toml", 2)
     config = tomllib.loads(Path(arguments[0]).read_text())
     routes = [*config.get("ingress", []), *config.get("egress", [])]
     if not routes:
@@ -44,35 +37,66 @@ def main(arguments: list[str]) -> int:
     if "tls" in config:
         print("[tls] is left out: sidecars that require it refuse these connections.", file=sys.stderr)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    relays = []
+    for route in routes:
+        try:
+            listening = _listen(*_address(route["listen"]))
+        except OSError as error:
+            return _failed(f"cannot listen on {route['listen']} ({error.strerror}). Is the sidecar still alive?", 1)
+        _start(_accept, listening, _address(route["upstream"]))
+        print(f"{route['listen']} -> {route['upstream']}", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.pause()
+    return 0
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind(where)
+    listening.listen(1024)
+    return listening
+
+
+def _start(function: object, *arguments: object) -> None:
+    threading.Thread(target=function, args=arguments, daemon=True).start()  # type: ignore[arg-type]
+
+
+def _accept(listening: socket.socket, upstream: tuple[str, int]) -> None:
+    while True:
+        with contextlib.suppress(OSError):
+            client, _ = listening.accept()
+            _start(_relay, client, upstream)
+
+
+def _relay(client: socket.socket, upstream: tuple[str, int]) -> None:
+    """Carry a connection until both ends have sent their last byte, or one breaks."""
+    with client, contextlib.suppress(OSError), socket.create_connection(upstream, timeout=CONNECT_SECONDS) as broker:
+        broker.settimeout(None)
+        for end in (client, broker):  # small requests and answers are not to wait for each other
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        back = threading.Thread(target=_copy, args=(broker, client), daemon=True)
+        back.start()
+        _copy(client, broker)
+        back.join()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    buffer = memoryview(bytearray(BUFFER_BYTES))
     try:
-        for route in routes:
-            command = [
-                activate,
-                "-l",
-                route["listen"],
-                proxy,
-                f"--connections-max={MOST_CONNECTIONS}",
-                route["upstream"],
-            ]
-            relay = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)  # noqa: S603 - the operator's own file
-            relays.append((route, relay))
-            print(f"{route['listen']} -> {route['upstream']}", flush=True)
-        while True:
-            for route, relay in relays:
-                if relay.poll() is not None:
-                    said = relay.stderr.read().strip().splitlines()[-1:] if relay.stderr else []
-                    return _failed(
-                        f"the relay at {route['listen']} ended ({''.join(said)}). Is the sidecar still alive?", 1
-                    )
-            time.sleep(0.2)
-    except KeyboardInterrupt:
-        return 0
-    finally:
-        for _, relay in relays:
-            relay.terminate()
-        for _, relay in relays:
-            relay.wait()
+        while size := source.recv_into(buffer):
+            target.sendall(buffer[:size])
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
 
 
 def _failed(sentence: str, status: int) -> int:

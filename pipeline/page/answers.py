@@ -56,7 +56,7 @@ def _lines(answer: Answer) -> Iterator[str]:
 def _protected(verdict: Verdict) -> Answer:
     impact = verdict.impact
     question = "Did the throttle protect my clients?"
-    source = "replica_lag.start, broker_rates.mean_bytes_per_second, absences.start, limits.throttled_ratio"
+    source = "replica_lag.start, broker_rates.mean_bytes_per_second, absences.start, limits.records"
     if verdict.sampled_until is None:
         return Answer(question, "plain", _NOT_SAMPLED, source)
     if not impact.throttled_size:
@@ -71,12 +71,18 @@ def _protected(verdict: Verdict) -> Answer:
         head = "Yes: no replica that was not moved was out of sync while throttled bytes passed on its brokers."
     rates = f"Replicas in sync got {show_rate(impact.during)} meanwhile"
     rates += "." if impact.apart is None else f", and {show_rate(impact.apart)} at other times."
-    waited = ""
-    if impact.clients:
-        waited = f" {counted(impact.clients, 'limited client')} waited {show_seconds(impact.waited_seconds)} in all."
+    clients = f" {_clients(impact)}" if impact.clients else ""
     details = tuple(f"{replica}: {show_seconds(seconds)}" for replica, seconds in impact.worst_hurt)
-    sentence = f"{head} {_out_of_sync(impact)} {rates}{waited}"
+    sentence = f"{head} {_out_of_sync(impact)} {rates}{clients}"
     return Answer(question, "bad" if impact.hurt else "good", sentence, source, details)
+
+
+def _clients(impact: Impact) -> str:
+    waited = f"{counted(impact.clients, 'limited client')} waited {show_seconds(impact.waited_seconds)} in all"
+    sentence = f"{waited}, and moved {impact.records_during or 0:,.1f} records/s meanwhile"
+    return (
+        f"{sentence}." if impact.records_apart is None else f"{sentence}, {impact.records_apart:,.1f} at other times."
+    )
 
 
 def _out_of_sync(impact: Impact) -> str:
@@ -153,7 +159,7 @@ def _open_move(move: OpenMove, show: Callable[[datetime], str]) -> str:
     if move.end is None:
         return f"{move.replica}: {behind}, no closer"
     earliest = show(move.earliest or move.end)
-    latest = "plain" if move.latest is None else show(move.latest)
+    latest = "no end in sight" if move.latest is None else show(move.latest)
     return f"{move.replica}: {show(move.end)} ({earliest} to {latest}), {behind}"
 
 

@@ -194,6 +194,19 @@ _CLIENTS: Final = """
     WHERE "window" = 'minute' AND {in_range}
 """
 
+# In a minute that was sampled and tells of no client, none moved a record.
+_RECORDS: Final = """
+    WITH minutes AS (
+        SELECT window_start, bool_or(throttled AND bytes > 0) AS is_moving FROM broker_rates
+        WHERE "window" = 'minute' AND {in_range} GROUP BY ALL
+    ), told AS (
+        SELECT window_start, sum(mean_records_per_second) AS rate FROM limits
+        WHERE "window" = 'minute' AND {in_range} GROUP BY ALL
+    )
+    SELECT avg(coalesce(rate, 0)) FILTER (is_moving), avg(coalesce(rate, 0)) FILTER (NOT is_moving)
+    FROM minutes LEFT JOIN told USING (window_start)
+"""
+
 _WHY: Final = "SELECT why, count(*) FROM out_of_sync GROUP BY why"
 _WORST_HURT: Final = """
     SELECT {replica}, minutes FROM out_of_sync WHERE why = 'hurt' ORDER BY minutes DESC, {replica} LIMIT $most
@@ -281,10 +294,10 @@ class _Reader:
 
     def _impact(self, size: int, during: float | None, apart: float | None) -> Impact:
         why = dict(self._rows(_WHY))
-        ((clients, waited),) = self._rows(_CLIENTS)
+        (clients,), (records,) = self._rows(_CLIENTS), self._rows(_RECORDS)
         worst = tuple((Replica(*row[:3]), row[3] * 60.0) for row in self._rows(_WORST_HURT, most=MOST_HURT))
         movers, hurt, away, others = (why.get(name, 0) for name in ("mover", "hurt", "away", "other"))
-        return Impact(size, movers, hurt, away, others, worst, during, apart, clients, waited)
+        return Impact(size, movers, hurt, away, others, worst, during, apart, *clients, *records)
 
     def _costs(self, top: int) -> tuple[MoveCost, ...]:
         self._rows("CREATE VIEW hurt_spans AS SELECT *, 1 AS weight FROM ({hurt})", {"hurt": self._merged(_HURT)})

@@ -26,7 +26,8 @@ class Impact:
       on a broker of theirs. `away` are on a broker that was away. `others` were out of sync at other times.
     - `during` and `apart`: mean rate of replicas that were not throttled, over all brokers, in minutes with throttled
       bytes and in those without; None where there was no such minute.
-    - `clients` were limited by records, and waited for `waited_seconds` together.
+    - `clients` were limited by records, and waited for `waited_seconds` together. `records_during` and `records_apart`
+      are their mean records/s in such minutes, over all of them.
     """
 
     throttled_size: int
@@ -39,6 +40,8 @@ class Impact:
     apart: float | None
     clients: int
     waited_seconds: float
+    records_during: float | None
+    records_apart: float | None
 
 
 @dataclass(frozen=True, slots=True)

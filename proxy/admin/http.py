@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
@@ -102,18 +103,20 @@ class AdminServer:
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         self._listening: asyncio.Server | None = None
 
-    async def start(self, address: Address, tls: ssl.SSLContext | None = None) -> Address:
-        """Listen on `address`, with `tls` or without any.
+    async def start(
+        self, address: Address, tls: ssl.SSLContext | None = None, listening: socket.socket | None = None
+    ) -> Address:
+        """Listen on `address`, with `tls` or without any; with a socket that does so already where there is one.
 
         Returns the bound address, in which port 0 became a real one; OSError when it is not available.
         """
-        await self._runner.setup()
+        await self.prepare()
         loop = asyncio.get_running_loop()
         server: Any = self._runner.server
+        where: Any = {"host": address.host, "port": address.port} if listening is None else {"sock": listening}
         self._listening = await loop.create_server(
             lambda: _new_connection(server),
-            address.host,
-            address.port,
+            **where,
             backlog=_BACKLOG,
             ssl=tls,
             ssl_handshake_timeout=None if tls is None else _HANDSHAKE_SECONDS,
@@ -121,10 +124,24 @@ class AdminServer:
         host, port = self._listening.sockets[0].getsockname()[:2]
         return Address(host, port)
 
-    async def stop(self) -> None:
-        """Close the listener. Requests that are being answered have a second to end."""
+    async def prepare(self) -> None:
+        """Do what needs no address."""
+        if self._runner.server is None:
+            await self._runner.setup()
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Those of the sockets that listen."""
+        return [] if self._listening is None else [one.fileno() for one in self._listening.sockets]
+
+    def accept_no_more(self) -> None:
+        """Close the listener. Connections go on."""
         if self._listening is not None:
             self._listening.close()
+
+    async def stop(self) -> None:
+        """Close the listener. Requests that are being answered have a second to end."""
+        self.accept_no_more()
         await self._runner.cleanup()
 
     @web.middleware

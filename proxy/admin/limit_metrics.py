@@ -9,7 +9,7 @@ from weir.proxy.admin.exposition import Family
 from weir.proxy.limits.stage import LimitStage
 
 KNOWN_NOT_COUNTED = ("frame", "partitions", "batch", "version")
-KNOWN_CUT = ("answered", "passed")
+KNOWN_CUT = ("answered", "passed", "dropped")
 
 
 def limit_families(stage: LimitStage) -> Iterator[Family]:
@@ -78,7 +78,7 @@ def limit_families(stage: LimitStage) -> Iterator[Family]:
     yield Family(
         "weir_limit_holds_cut",
         "counter",
-        "Requests held for as long as a client bears: a Fetch is then answered empty, a Produce passes.",
+        "Requests held for as long as a client bears, then answered or passed; or dropped: a producer left (acks=0).",
         ("then",),
         [((then,), stage.holds_cut[then]) for then in KNOWN_CUT],
     )

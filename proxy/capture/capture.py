@@ -6,16 +6,18 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import replace
 from typing import Any, Final
 
 from weir.lag.broker_ids import NO_BROKER
-from weir.proxy.capture.destination import original_destination
+from weir.proxy.capture.destination import make_transparent, original_destination
 from weir.proxy.capture.nftables import Nftables, NftError, PacketFilter
 from weir.proxy.capture.pause import Pause
 from weir.proxy.capture.requirements import CaptureError, check_machine, drop_connections
-from weir.proxy.capture.rules import ALIVE_SECONDS, CaptureRules, mark_of
+from weir.proxy.capture.rules import ALIVE_SECONDS, CaptureRules, mark_of, table_names
 from weir.proxy.capture.tls_trial import TlsTrial
+from weir.proxy.capture.tracking import Tracking, rule_events
 from weir.proxy.config.address import Address, IPAddress, numeric_address
 from weir.proxy.config.route_keys import RouteKeys, RouteTls
 from weir.proxy.config.tables import CaptureTable
@@ -73,6 +75,9 @@ class Capture:
         self._egress_tls: RouteTls = (None, None) if keys is None else keys.captured_egress
         self._trial = TlsTrial(self._ingress_tls, relays["leader"].tls, mark_of(broker_id))
         self._rules: CaptureRules | None = None
+        self._tracking: Tracking | None = None
+        self._tracks_others = True
+        self._is_transparent = True
         self._has_table = self._has_addresses = False
         self._dropped: set[IPAddress] = set()  # the peers whose direct connections were broken
         self._own: frozenset[IPAddress] = frozenset()
@@ -80,11 +85,14 @@ class Capture:
         self._is_throttled = False
         self._failure: str | None = None
         self._running: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()
+        self._changed, self._turned = asyncio.Event(), asyncio.Event()
         self.pause = Pause(self._changed.set, log, clock)
 
-    async def listen(self) -> list[Listener]:
-        """Listen for captured connections, on free ports. Raises OSError; CaptureError for what the machine lacks."""
+    async def listen(self, inherited: MutableMapping[str, socket.socket] | None = None) -> list[Listener]:
+        """Listen for captured connections, on free ports. Raises OSError; CaptureError for what the machine lacks.
+
+        `inherited` are sockets of a process that this one takes over from, by their listeners' names.
+        """
         if self._open_filter is None:
             check_machine()
         try:
@@ -104,8 +112,10 @@ class Capture:
                     sources=self._sources if is_ingress else None,
                     tls=(self._ingress_tls if is_ingress else self._egress_tls)[0],
                     stand_ins=None if is_ingress else stand_ins(*self._egress_tls, self._relays[side]),
+                    prepare=self._prepare if is_ingress else None,
+                    name=f"capture {side} {version}",
                 )
-                await listener.start()
+                await listener.start((inherited or {}).pop(listener.name, None))
                 self.listeners.append(listener)
                 ports[side][version] = listener.address.port
         settings = self.settings
@@ -116,8 +126,40 @@ class Capture:
             ports["follower"],
             settings.from_ == "anyone",
             settings.user,
+            self._is_transparent,
+            inherited is not None and self._stands_already(self._filter),
         )
+        events = rule_events() if self._open_filter is None else None
+        tables = [f"inet {name}" for name in table_names(self._broker_id)]
+        self._tracking = Tracking(tables, self._open_filter or Nftables, events, self._log)
+        self._tracking.watch(self._changed.set)
         return self.listeners
+
+    def _stands_already(self, packet_filter: PacketFilter) -> bool:
+        """Whether another process has the table of the first name. One that nobody has is deleted."""
+        first = f"inet {table_names(self._broker_id)[0]}"
+        with contextlib.suppress(NftError):  # it is not there, as a rule
+            packet_filter.run(f"delete table {first}")
+            return False
+        listed = ""
+        with contextlib.suppress(NftError):
+            listed = packet_filter.run("list tables inet")
+        return f"table {first}" in listed.splitlines()
+
+    def take_over(self, brokers: Addresses, *, is_in: bool) -> None:
+        """Begin where another process is in the path: what stands passes it, and is given to this one."""
+        self.learn(brokers)
+        if is_in:
+            self.is_in = True
+            self._dropped = set(self._peers)
+
+    async def wait_until_in(self, seconds: float) -> None:
+        """Wait until the kernel leads connections here by rules of this process, if it is to, and no longer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.is_wanted and not (self.is_in and self._has_addresses):
+                    self._turned.clear()
+                    await self._turned.wait()
 
     def start(self) -> None:
         """Begin to capture when it is wanted, and keep the kernel told that this process lives."""
@@ -147,13 +189,14 @@ class Capture:
             return f"nothing is captured: {self._failure}"
         if not self._knows_brokers:
             return "nothing is captured yet: the cluster has not told the brokers' addresses"
-        if self._trial.trouble is not None and self._is_wanted:
+        if self._trial.trouble is not None and self.is_wanted:
             return f"nothing is captured: {self._trial.trouble}"
         return None
 
     def status(self) -> dict[str, Any]:
         """Return whether new connections are captured, and whether it is paused."""
-        return {"captured": self.is_in, **self.pause.as_plain()}
+        needed_by = None if self._tracking is None else self._tracking.needed_by
+        return {"captured": self.is_in, "all_tracked_for": needed_by, **self.pause.as_plain()}
 
     async def step_out(self) -> None:
         """Let all new connections pass beside this sidecar from now on; those that stand are the caller's to close."""
@@ -170,6 +213,9 @@ class Capture:
             self._running.cancel()
         self.is_in = False
         self.pause.close()
+        if self._tracking is not None:
+            self._tracking.close()
+            self._tracking = None
         if self._filter is not None:
             self._filter.close()
 
@@ -178,20 +224,23 @@ class Capture:
         return bool(self._own and self._peers)
 
     @property
-    def _is_wanted(self) -> bool:
+    def is_wanted(self) -> bool:
+        """Whether it is to be in the path."""
         is_asked_for = self.pause.lease is None and (self.settings.when == "always" or self._is_throttled)
         return self._knows_brokers and is_asked_for
 
     async def _run(self) -> None:
         while True:
             self._changed.clear()
-            if not self._is_wanted or not await self._can_stand_in():
+            if not self.is_wanted or not await self._can_stand_in():
                 if self.is_in:
                     self._leave()
                 for listener in self.listeners:
                     listener.drain_links()  # each time: some were still being made, with a handshake say, at the last
             elif self._stay():
                 await self._break_direct()
+            await self._track()
+            self._turned.set()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REFRESH_SECONDS):
                     await self._changed.wait()
@@ -214,10 +263,10 @@ class Capture:
             return False
         try:
             if not self._has_table:
-                with contextlib.suppress(NftError):  # it is not there, as a rule
+                with contextlib.suppress(NftError):
                     packet_filter.run(f"delete table {rules.table}")
-                packet_filter.run(rules.create())
-                self._has_table = True
+                self._create(rules, packet_filter)
+                self._has_table = self._tracks_others = True
             if not self._has_addresses:
                 packet_filter.run(rules.addresses(self._own, self._peers))
                 self._has_addresses = True
@@ -227,6 +276,39 @@ class Capture:
             return False
         self._failure = None
         return True
+
+    def _create(self, rules: CaptureRules, packet_filter: PacketFilter) -> None:
+        try:
+            packet_filter.run(rules.create())
+        except NftError as error:
+            if not rules.transparent:
+                raise
+            redirecting = replace(rules, transparent=False)
+            packet_filter.run(redirecting.create())
+            self._rules = redirecting
+            effect = "connections are redirected: a firewall has to let in what has `ct status dnat`"
+            self._log.warning("tproxy_missing", reason=str(error), effect=effect)
+
+    def _prepare(self, listening: socket.socket) -> None:
+        try:
+            make_transparent(listening, mark_of(self._broker_id))
+        except OSError:
+            self._is_transparent = False
+
+    async def _track(self) -> None:
+        """Have the kernel track others' connections only where somebody needs that."""
+        rules, packet_filter, tracking = self._rules, self._filter, self._tracking
+        if rules is None or packet_filter is None or tracking is None or not self._has_table:
+            return
+        needed = await tracking.look() is not None
+        if needed == self._tracks_others:
+            return
+        try:
+            packet_filter.run(rules.track(others=needed))
+        except NftError as error:
+            self._failed(str(error))
+            return
+        self._tracks_others = needed
 
     def _failed(self, reason: str) -> None:
         self._has_table = self._has_addresses = self.is_in = False
@@ -264,20 +346,23 @@ class Capture:
         self._log.info("stepped_out", port=self.settings.port, effect="new connections pass beside weir")
 
     def _ingress_upstream(self, client: socket.socket) -> Upstream | None:
-        wanted = self._wanted(client)
+        wanted = self._wanted(client, "leader")
         return None if wanted is None else Upstream(wanted, None, mark_of(self._broker_id), self._ingress_tls[1])
 
     def _egress_upstream(self, client: socket.socket) -> Upstream | None:
-        wanted = self._wanted(client)
+        wanted = self._wanted(client, "follower")
         if wanted is None:
             return None
         address = numeric_address(wanted.host)
         peer = NO_BROKER if address is None else self._peers.get(address, NO_BROKER)
         return Upstream(wanted, peer, mark_of(self._broker_id), self._egress_tls[1])
 
-    def _wanted(self, client: socket.socket) -> Address | None:
+    def _wanted(self, client: socket.socket, side: SideName) -> Address | None:
         """Return where a captured connection is to go; None for one that was not captured, which would loop."""
-        wanted = original_destination(client)
+        if self._rules is None:
+            return None
+        ports = self._rules.ingress if side == "leader" else self._rules.egress
+        wanted = original_destination(client, ports[6 if client.family == socket.AF_INET6 else 4])
         return None if wanted is None or wanted.port != self.settings.port else wanted
 
 

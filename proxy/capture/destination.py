@@ -1,4 +1,4 @@
-"""Where a redirected connection wanted to go."""
+"""Where a captured connection wanted to go."""
 
 from __future__ import annotations
 
@@ -14,9 +14,25 @@ _IPV4_SIZE: Final = struct.calcsize("!2xH4s8x")
 _IPV6_SIZE: Final = struct.calcsize("!2xH4x16s4x")
 
 
-def original_destination(connection: socket.socket) -> Address | None:
-    """Return where a connection was led away from; None for one that came to the listener by itself."""
+_SOL_IPV6: Final = 41
+_IP_TRANSPARENT: Final = {socket.AF_INET: (socket.SOL_IP, 19), socket.AF_INET6: (_SOL_IPV6, 75)}  # linux/in.h, in6.h
+
+
+def make_transparent(listening: socket.socket, mark: int) -> None:
+    """Let a socket take connections that are led to it with another address and port. Raises OSError.
+
+    They get `mark`, by which they are told from the broker's own at that address.
+    """
+    listening.setsockopt(*_IP_TRANSPARENT[listening.family], 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, mark)
+
+
+def original_destination(connection: socket.socket, listened: int) -> Address | None:
+    """Return where a connection to port `listened` was led away from; None for one that came by itself."""
     try:
+        host, port = connection.getsockname()[:2]
+        if port != listened:  # tproxy: the connection has the address that it wanted
+            return Address(str(host), port)
         if connection.family == socket.AF_INET6:
             port, packed = struct.unpack(
                 "!2xH4x16s4x", connection.getsockopt(socket.IPPROTO_IPV6, _ORIGINAL_DESTINATION, _IPV6_SIZE)
@@ -27,7 +43,6 @@ def original_destination(connection: socket.socket) -> Address | None:
                 "!2xH4s8x", connection.getsockopt(socket.IPPROTO_IP, _ORIGINAL_DESTINATION, _IPV4_SIZE)
             )
             found = Address(socket.inet_ntop(socket.AF_INET, packed), port)
-        host, own_port = connection.getsockname()[:2]
     except OSError:
         return None
-    return None if found == Address(str(host), own_port) else found
+    return None if found == Address(str(host), listened) else found

@@ -9,6 +9,7 @@ import ctypes
 from typing import Protocol
 
 _LIBRARY = "libnftables.so.1"
+_TERSE = 1 << 11  # NFT_CTX_OUTPUT_TERSE: sets are listed without what is in them, which may be very much
 
 
 class NftError(Exception):
@@ -41,12 +42,14 @@ class Nftables:
             getattr(library, name).argtypes = [ctypes.c_void_p]
             getattr(library, name).restype = ctypes.c_char_p
         library.nft_run_cmd_from_buffer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        library.nft_ctx_output_set_flags.argtypes = [ctypes.c_void_p, ctypes.c_uint]
         self._library = library
         self._context: int | None = library.nft_ctx_new(0)
         if not self._context:
             raise NftError("the kernel gives no access to its packet filter")
         library.nft_ctx_buffer_error(self._context)
         library.nft_ctx_buffer_output(self._context)
+        library.nft_ctx_output_set_flags(self._context, _TERSE)
 
     def run(self, commands: str) -> str:
         """Carry out commands as one transaction; returns what they print. Raises NftError, and nothing has changed."""

@@ -57,6 +57,13 @@ class Pause:
         seconds = round(max(0.0, lease.expires_at - self._clock()), 1)
         return {"paused": True, "expires_in_seconds": seconds, "owner": lease.owner, "reason": lease.reason}
 
+    def handed_over(self) -> dict[str, Any] | None:
+        """Return what `begin` is to be called with in a process that takes over; None where it is not paused."""
+        if self.lease is None or self.lease.expires_at == math.inf:
+            return None if self.lease is None else {}
+        seconds = max(1.0, self.lease.expires_at - self._clock())
+        return {LEASE_KEY: {"seconds": seconds, "owner": self.lease.owner, "reason": self.lease.reason}}
+
     def sentence(self) -> str | None:
         """Return that it is paused, and until when, without a full stop; None where it is not."""
         if self.lease is None:

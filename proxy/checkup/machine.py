@@ -16,7 +16,8 @@ from typing import Final
 from weir.proxy.admin.troubles import RUNBOOK, Connections, is_full
 from weir.proxy.capture.nftables import Nftables, NftError, PacketFilter
 from weir.proxy.capture.requirements import CaptureError, check_broker, check_machine
-from weir.proxy.capture.rules import TABLE_PREFIX
+from weir.proxy.capture.rules import TABLE_NAME
+from weir.proxy.capture.tracking import needed_by
 from weir.proxy.checkup.findings import Finding, listed
 from weir.proxy.config.tables import Config, Limits
 from weir.proxy.relay.admission import connections_with, descriptors_for
@@ -68,7 +69,7 @@ def rules_findings(open_filter: Callable[[], PacketFilter] = Nftables) -> Iterat
     """Yield what capture's rules are left in this network namespace; nothing where nobody may look."""
     try:
         packet_filter = open_filter()
-        tables = re.findall(rf"^table inet ({TABLE_PREFIX}\d+)", packet_filter.run("list tables inet"), re.MULTILINE)
+        tables = re.findall(rf"^table inet ({TABLE_NAME})\b", packet_filter.run("list tables inet"), re.MULTILINE)
         for name in tables:
             # the kernel removes a table that has an owner when its owner ends
             if "flags owner" in packet_filter.run(f"list table inet {name}"):
@@ -151,16 +152,29 @@ def process_findings(config: Config | None, process: Process) -> Iterator[Findin
     yield Finding.warn("descriptors", sentence)
 
 
-def tracking_findings(connections: Connections | None) -> Iterator[Finding]:
+def tracking_findings(
+    connections: Connections | None, open_filter: Callable[[], PacketFilter] = Nftables
+) -> Iterator[Finding]:
     """Yield what is known of the kernel's table of connections: what is captured needs a place in it."""
     if connections is None:
         return
     told = f"{connections.tracked} of {connections.most} places are taken"
+    needed = _tracking_needed_by(open_filter)
+    who = "" if needed is None else f"; {needed}: for this all connections are tracked, not those between brokers alone"
     if is_full(connections):
         sentence = f"{told}, and packets of connections above are dropped: raise net.netfilter.nf_conntrack_max"
-        yield Finding.fail("conntrack", f"{sentence} ({RUNBOOK})")
+        yield Finding.fail("conntrack", f"{sentence} ({RUNBOOK}){who}")
     else:
-        yield Finding.ok("conntrack", told)
+        yield Finding.ok("conntrack", f"{told}{who}")
+
+
+def _tracking_needed_by(open_filter: Callable[[], PacketFilter]) -> str | None:
+    """Return whose rules need all connections tracked, beside one sidecar's; None: nobody's, or they are not shown."""
+    try:
+        rules = open_filter().run("list ruleset")
+    except NftError:
+        return None
+    return needed_by(rules, re.findall(rf"^table (inet {TABLE_NAME})\b", rules, re.MULTILINE)[:1])
 
 
 def kernel_says_synchronised() -> bool | None:

@@ -95,7 +95,8 @@ class ThrottlePoll(Poll):
         client.stats.count(WHAT, result, now - begin, client.connections.moved - before)
         moves = self._followed.moves if self._followed.knows_moves else None
         throttle = self._followed.layer() if self._was_read else None
-        client.publish(replace(client.view, moves=moves, throttle=throttle))
+        told = self._followed.told if self._followed.has_rates else None
+        client.publish(replace(client.view, moves=moves, told_lists=told, throttle=throttle))
 
     def _failed(self, error: str) -> None:
         self._outage.begin(self._broker_id, error)
@@ -144,7 +145,7 @@ class ThrottlePoll(Poll):
         answer, self._topics = await client.connections.ask_any(every_topic)
         client.learn_brokers(answer)
         self._topics_read_at = client.clock()
-        self._followed.forget_topics(self._topics)
+        self._followed.forget_topics(self._topics, client.clock())
 
     async def _moves(self, client: ClusterClient) -> Moves:
         controller = client.view.controller

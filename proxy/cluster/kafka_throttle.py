@@ -43,17 +43,22 @@ async def rates_of(channel: Channel, broker_id: int) -> dict[str, int]:
 
 
 async def lists_of(channel: Channel, topics: Sequence[str]) -> tuple[dict[str, Lists | None], dict[str, str]]:
-    """Return the topics' lists, None where they are not told, and by topic what is wrong with those not read."""
+    """Return the topics' lists, None where they are not told, and by topic what is wrong with those not read.
+
+    A broker that has just started knows no topic, so that it knows one not is no news of its lists.
+    """
     found: dict[str, Lists | None] = {}
     wrong: dict[str, str] = {}
     for error_code, topic, entries in await _configs(channel, _TOPIC, topics, LISTS):
-        if error_code not in _NO_ERRORS:
-            found[topic], wrong[topic] = None, for_code(error_code).__name__
+        if error_code:
+            found[topic] = None
+            if error_code not in _NO_ERRORS:
+                wrong[topic] = for_code(error_code).__name__
             continue
         try:
             lists = {key: ThrottledReplicas.parse(_text_of_list(value)) for key, value, *_ in entries if key in LISTS}
         except InvalidThrottledReplicas as error:
-            wrong[topic] = str(error)
+            found[topic], wrong[topic] = None, str(error)
         else:
             found[topic] = lists
     return found, wrong

@@ -45,6 +45,7 @@ class ClusterView:
     - `topics`, by name (UTF-8): only those of the last poll.
     - `in_sync`, `min_in_sync` (`min.insync.replicas` by topic), `under_min_isr`: of throttled topics.
     - `moves`: what is being reassigned, None before it is known.
+    - `told_lists`: the topics whose lists of throttled replicas were told, while Kafka's own throttle has a rate.
     - `throttle`: Kafka's own throttle, None before it is known, and where it is not followed.
     - `names_generation`: grows when an id has another name (`TopicNames.generation`).
     """
@@ -58,6 +59,7 @@ class ClusterView:
     min_in_sync: Mapping[bytes, int] = field(default_factory=dict)
     under_min_isr: Partitions = frozenset()
     moves: Moves | None = None
+    told_lists: frozenset[bytes] | None = None
     throttle: Layer | None = None
     names_generation: int = 0
 
@@ -93,4 +95,5 @@ class Takers(NamedTuple):
     brokers: Callable[[Mapping[int, Broker]], None] = _ignore
     racks: Callable[[Mapping[int, str | None]], None] = _ignore
     moves: Callable[[Moves], None] = _ignore
+    told_lists: Callable[[frozenset[bytes] | None], None] = _ignore
     throttle: Callable[[Layer], None] = _ignore

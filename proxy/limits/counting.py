@@ -8,7 +8,7 @@ from typing import Final
 
 from weir.limits.clients import Client
 from weir.protocol.produce_response import with_throttle_time
-from weir.protocol.produce_versions import PRODUCE_VERSIONS, nearest_produce_version
+from weir.protocol.produce_versions import nearest_produce_version
 from weir.protocol.record_counts import RecordCounts
 from weir.protocol.response_scanner import Buffer
 from weir.proxy.limits.stage import LimitStage
@@ -25,62 +25,49 @@ _LONGEST_ANSWER: Final = 64 * 1024  # bytes of a Produce answer that is kept to 
 
 
 class FetchAnswer:
-    """Counts the records of one Fetch answer. It changes nothing: whoever asks again is held, and need not be told."""
+    """Counts the records of one Fetch answer as it passes (a ResponseWatcher).
 
-    is_dense = False  # batches are stepped over, however large a read is
+    Whoever asks again is held, and need not be told. `answered` is called with the number of records.
+    """
+
+    __slots__ = ("_answered", "_client", "_counts", "_stage", "see", "step_over")
 
     def __init__(
-        self, stage: LimitStage, client: Client, counts: RecordCounts, *, by_id: bool, answered: Callable[[int], None]
+        self, stage: LimitStage, client: Client, counts: RecordCounts, answered: Callable[[int], None]
     ) -> None:
-        """`answered` is called with the number of records when the answer has passed whole. `by_id`: topics have no
-        names."""
         self._stage = stage
         self._client = client
         self._counts = counts
-        self._by_id = by_id
         self._answered = answered
+        self.see = counts.receive
         self.step_over = counts.step_over
 
     @property
-    def done(self) -> bool:
-        """Whether the answer has passed whole."""
-        return self._counts.done
+    def left(self) -> int:
+        """Bytes of the answer still to come; -1 until that is known."""
+        return self._counts.left
 
-    def receive(self, view: memoryview) -> tuple[list[Buffer], int]:
-        """Let bytes pass."""
-        taken = self._counts.receive(view)
-        if self._counts.done:
-            self._answered(_count(self._stage, self._client, self._counts, by_id=self._by_id))
-        return [view[:taken]], taken
-
-    def look(self, view: memoryview) -> int:
-        """Take bytes that pass, in the middle of the answer; see ResponseObserver."""
-        counts = self._counts
-        if len(view) >= counts.left:
-            return -1
-        counts.receive(view)
-        return counts.step_over()
+    def passed(self) -> None:
+        """Account for it."""
+        self._answered(_count(self._stage, self._client, self._counts))
 
 
 class ProduceCount:
     """Counts the records of one Produce request as it passes."""
 
-    def __init__(
-        self, stage: LimitStage, client: Client, counts: RecordCounts, version: int, counted: Callable[[], None]
-    ) -> None:
+    def __init__(self, stage: LimitStage, client: Client, counts: RecordCounts, counted: Callable[[], None]) -> None:
         """`counted` is called when the request has passed whole."""
         self._stage = stage
         self._client = client
         self._counts = counts
         self._counted = counted
-        self._row = PRODUCE_VERSIONS[version]
 
     def __call__(self, view: memoryview) -> bool:
         """See the next bytes. Returns whether the request has passed whole."""
         counts = self._counts
         counts.receive(view)
         if counts.done:
-            _count(self._stage, self._client, counts, by_id=self._row.names_topics_by_id)
+            _count(self._stage, self._client, counts)
             self._counted()
         return counts.done
 
@@ -173,10 +160,10 @@ def told_seconds(pause: float, expected: float, most: float, held: float, *, is_
     return min(max(least, expected - _MOST_HELD_PART * held), most)
 
 
-def _count(stage: LimitStage, client: Client, counts: RecordCounts, *, by_id: bool) -> int:
+def _count(stage: LimitStage, client: Client, counts: RecordCounts) -> int:
     """Account for an answer or a request that has passed whole. Returns its records."""
     if counts.fault is not None:
         stage.not_counted[counts.fault] += 1
-    batches = stage.batches(counts.topics, by_id=by_id)
+    batches = stage.batches(counts.topics, by_id=counts.by_id)
     client.count(batches)
     return sum([one.records for one in batches])

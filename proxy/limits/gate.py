@@ -39,6 +39,7 @@ MOST_TOLD_PRODUCE_SECONDS: Final = 15.0
 """The most that a producer is told to wait where its pause is longer than a request can be held."""
 
 _LIMITED: Final = (FETCH, PRODUCE, SHARE_FETCH)
+_NEVER: Final = -1  # no generation of the clients
 _MOST_IN_FLIGHT: Final = 5  # requests of a producer (max.in.flight.requests.per.connection)
 _INVALID_FETCH_SESSION_EPOCH: Final = 71
 _UNKNOWN_HIGH_WATERMARK: Final = -1
@@ -53,11 +54,10 @@ class LinkGate:
         self._side = side
         self._link = link
         self._client: Client | None = None  # of the request that is held or under way
-        self._holds = False
-        self._known: Client | None = None  # the client of `_client_id`
-        self._client_id: bytes | None = None
-        self._known_at = -1
-        self._passing = b""  # the client id of the last request as on the wire, where no rule covers it
+        self._held: RequestBegins | None = None
+        self._known: Client | None = None  # who sent the last request; None: no rule covers it
+        self._known_as = b""  # its id as on the wire
+        self._known_at = _NEVER  # generation of the clients
         self._brought: bool | None = None  # whether the last Fetch brought records; None where there was none
         self._produces = 0  # requests that wait for an answer
         self._answered: deque[float] = deque(maxlen=_MOST_IN_FLIGHT)
@@ -72,27 +72,29 @@ class LinkGate:
         """Return whether it is a request that moves records, and not of the client that was found to have no limit."""
         if head.api_key not in _LIMITED:
             return False
-        passing = self._passing
-        if not passing or self._known_at != self._stage.clients.generation:
+        if self._known is not None or self._known_at != self._stage.clients.generation:
             return True
-        return frame[CLIENT_ID_AT : CLIENT_ID_AT + len(passing)] != passing
+        return frame[CLIENT_ID_AT : CLIENT_ID_AT + len(self._known_as)] != self._known_as
 
     def arrived(self, request: RequestBegins) -> Pass | Hold:
         """Hold or pass a request that has come."""
-        client_id = request.sender.client_id
-        if client_id != self._client_id or self._known_at != self._stage.clients.generation:
-            self._client_id, self._known_at = client_id, self._stage.clients.generation
-            self._known = self._stage.client(client_id)
-            self._passing = request.sender.client_id_field if self._known is None else b""
+        sender, clients = request.sender, self._stage.clients
+        if self._known_at != clients.generation or not sender.start.startswith(self._known_as, CLIENT_ID_AT):
+            self._known = self._stage.client(sender.client_id)
+            self._known_as = sender.client_id_field
+            self._known_at = clients.generation if self._known_as else _NEVER
         client = self._known
         if client is None:
             return Pass()
         if request.may_be_replicas:
             return self._not_counted()
         now = self._stage.clock()
-        outcome = self._decide(request, client, now, now, self._held_until(request, now))
-        assert isinstance(outcome, (Pass, Hold))  # noqa: S101 - nothing is answered or changed before it was held
-        return outcome
+        if not self._produces and request.head.api_key == PRODUCE:
+            self._answered.extend([now] * _MOST_IN_FLIGHT)
+        wait = self._asks(client)
+        if wait <= 0:
+            return self._goes(request, client)
+        return self._hold(request, client, wait, now, now, self._held_until(request, now))
 
     def wake(self) -> None:
         """Have the held request decided about again."""
@@ -101,7 +103,9 @@ class LinkGate:
     def gone(self) -> None:
         """Leave the lines."""
         client, self._client = self._client, None
-        self._holds = False
+        if self._held is not None and not self._held.head.expects_response:
+            self._stage.holds_cut["dropped"] += 1  # and its client sends it to nobody else
+        self._held = None
         if client is not None:
             client.rates.waited(self)
             client.leaves(self)
@@ -114,33 +118,43 @@ class LinkGate:
         """
         kind, sent_at = _kind(request), now
         if kind in ("produce", "transaction"):
-            if not self._produces:
-                self._answered.extend([now] * _MOST_IN_FLIGHT)
             sent_at = self._answered[0]
         rounded = ROUNDED_SECONDS if kind == "fetch" else 0.0
         return min(sent_at + HOLDS[kind].seconds(request.sender.wait_seconds) + rounded, self._link.session_end)
 
-    def _again(self, request: RequestBegins, client: Client, since: float, until: float) -> Steps[Outcome]:
-        return self._decide(request, client, self._stage.clock(), since, until)
-        yield
-
-    def _decide(self, request: RequestBegins, client: Client, now: float, since: float, until: float) -> Outcome:
+    def _asks(self, client: Client) -> float:
+        """Return how many seconds a request has to wait before it asks again; 0 where it goes."""
         if self._client is not client:
             self.gone()
             self._client = client
-        wait = client.asks(self)
+        return client.asks(self)
+
+    def _goes(self, request: RequestBegins, client: Client) -> Pass:
+        self._held = None
+        client.goes(self)
+        client.rates.waited(self)
+        return self._passed(request, client)
+
+    def _hold(
+        self, request: RequestBegins, client: Client, wait: float, now: float, since: float, until: float
+    ) -> Hold:
+        self._held = request
+        client.rates.waits(self, since)
+        look = now + LOOK_SECONDS if HOLDS[_kind(request)].gives_way else until
+        return Hold(min(now + wait, until, look), partial(self._again, request, client, since, until))
+
+    def _again(self, request: RequestBegins, client: Client, since: float, until: float) -> Steps[Outcome]:
+        return self._decide(request, client, since, until)
+        yield
+
+    def _decide(self, request: RequestBegins, client: Client, since: float, until: float) -> Outcome:
+        """Decide about a request that is held."""
+        now, wait = self._stage.clock(), self._asks(client)
         if wait <= 0:
-            self._holds = False
-            client.goes(self)
-            client.rates.waited(self)
-            return self._shortened(request, self._passed(request, client), now - since)
-        gives_way = HOLDS[_kind(request)].gives_way
-        if now == since or (now < until and not (gives_way and self._link.has_more)):
-            self._holds = True
-            client.rates.waits(self, since)
-            look = min(now + wait, until, now + LOOK_SECONDS if gives_way else until)
-            return Hold(look, partial(self._again, request, client, since, until))
-        self._holds = False
+            return self._shortened(request, self._goes(request, client), now - since)
+        if now < until and not (HOLDS[_kind(request)].gives_way and self._link.has_more):
+            return self._hold(request, client, wait, now, since, until)
+        self._held = None
         client.rates.waited(self)
         if request.head.api_key == FETCH and (answer := _empty_answer(request)) is not None:
             client.sent_away(self)
@@ -149,8 +163,8 @@ class LinkGate:
         if (data := request.sender.asking_for_no_records()) is not None and (counts := _counts(request)) is not None:
             client.sent_away(self)
             self._stage.holds_cut["answered"] += 1
-            observer = FetchAnswer(self._stage, client, counts, by_id=True, answered=lambda records: None)
-            return Forward(data, Pending(request.head.correlation_id, observer))
+            watcher = FetchAnswer(self._stage, client, counts, lambda records: None)
+            return Forward(data, Pending(request.head.correlation_id, watcher=watcher))
         self.gone()
         self._stage.holds_cut["passed"] += 1
         return self._passed(request, client)
@@ -161,13 +175,12 @@ class LinkGate:
             counts = _counts(request)
             if counts is None:
                 return self._not_counted()
-            by_id = head.api_key == SHARE_FETCH or FETCH_VERSIONS[head.api_version].names_topics_by_id
-            return Pass(FetchAnswer(self._stage, client, counts, by_id=by_id, answered=self._fetched))
+            return Pass(answer_watcher=FetchAnswer(self._stage, client, counts, self._fetched))
         counts = counts_of_request(PRODUCE, head.api_version)
         if counts is None:
             return self._not_counted()
         counted = partial(client.answered, self)  # what it costs is known: the next one in line need not wait for more
-        watcher = ProduceCount(self._stage, client, counts, head.api_version, counted)
+        watcher = ProduceCount(self._stage, client, counts, counted)
         if not head.expects_response:
             return Pass(watcher=watcher)
         self._produces += 1
@@ -180,10 +193,10 @@ class LinkGate:
     def _shortened(self, request: RequestBegins, passed: Pass, held: float) -> Outcome:
         """Take what a Fetch without a session was held for off the time that it waits at the broker."""
         wait = request.sender.wait_seconds
-        if not held or not wait or passed.observer is None or _kind(request) != "fetch":
+        if not held or not wait or passed.answer_watcher is None or _kind(request) != "fetch":
             return passed
         data = request.sender.with_wait(round(1000 * max(0.0, wait - held)))
-        return Forward(data, Pending(request.head.correlation_id, passed.observer))
+        return Forward(data, Pending(request.head.correlation_id, watcher=passed.answer_watcher))
 
     def _not_counted(self) -> Pass:
         self._stage.not_counted["version"] += 1
@@ -203,7 +216,7 @@ class LinkGate:
 
     def _all_answered(self) -> None:
         """Note that nothing is under way. Where the client has sent its next request before, that goes on waiting."""
-        if self._holds and self._client is not None:
+        if self._held is not None and self._client is not None:
             self._client.answered(self)
         else:
             self.gone()

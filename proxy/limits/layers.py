@@ -6,12 +6,13 @@ Each entry has a path of its client id and its `per`. The layers are merged as t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from weir.proxy.config.client_limits import ClientLimitTable, check_client_limits, read_client_limits
 from weir.proxy.config.reader import ConfigError, shown
-from weir.proxy.expiry import LEASE_KEY, read_lease
+from weir.proxy.expiry import LEASE_KEY, Setting, handed_over, read_lease
 from weir.quota.layers import (
     EVERYTHING,
     FOREVER,
@@ -69,6 +70,23 @@ class LimitLayers:
     def clear(self) -> None:
         """Limit no client, whatever the file says until a restart or reload (DELETE)."""
         self._put(self._file, Layer(HTTP, {EVERYTHING: Entry(None)}))
+
+    def handed_over(self) -> list[Setting]:
+        """Return what HTTP has set and removed, for a process that takes over."""
+        now, entries = self._clock(), self._http.entries
+        return [handed_over("limits", path, entry, ClientLimitTable.as_plain, now) for path, entry in entries.items()]
+
+    def take_over(self, settings: Iterable[Setting]) -> None:
+        """Put in force what HTTP had set in the process before. What cannot be read is left out."""
+        entries: dict[Path, Entry] = {}
+        for setting in settings:
+            lease = setting.lease(self._clock())
+            with suppress(ConfigError):
+                removed = {setting.path: Entry(None, lease)}
+                entries |= (
+                    removed if setting.value is None else _entries(read_client_limits([setting.value], _CLIENT), lease)
+                )
+        self._put(self._file, Layer(HTTP, entries))
 
     def forget_http(self, client_id: str | None = None) -> None:
         """Drop what HTTP set for every client, or for one id, so that the file's entries hold (DELETE ?source=http)."""

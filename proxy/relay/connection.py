@@ -20,11 +20,11 @@ from weir.protocol.framing import (
     RequestBegins,
     RequestEvent,
     RequestStream,
-    ResponseObserver,
     ResponseStream,
     Undecoded,
 )
 from weir.protocol.header import SASL_AUTHENTICATE
+from weir.protocol.request_stream import OpaqueReason
 from weir.protocol.response_scanner import Buffer
 from weir.protocol.sasl_answer import SaslAnswer
 from weir.protocol.steps import Steps
@@ -41,6 +41,7 @@ MOST_FETCHES: Final = 8
 """The most replica fetches among them, as each keeps its plan. Kafka's fetchers have one under way."""
 
 _NOTHING: Final = memoryview(b"")
+_PLAIN: Final = outcomes.Pass()
 
 
 Phase = Literal["open", "draining", "lingering", "closed"]
@@ -88,12 +89,12 @@ class Connection:
     """Bytes of a fetch that came whole, while it is decided about or held. Other requests wait in their socket."""
     events: int = 0
     """How many events the client's bytes have made: where that stands still, so does the request that is collected."""
-    opaque_reason: str | None = None
+    opaque_reason: OpaqueReason | None = None
     """Why its bytes are not understood any more; None while they are."""
     gate: RequestGate | None = None
     _held: ReplicaFetch | RequestBegins | None = None
     _discarded: float = 0  # bytes still to come that do not go to the broker
-    _observer: ResponseObserver | None = None  # of the next request that passes
+    _passing: outcomes.Pass = _PLAIN  # what was decided about the next request that passes
     _watcher: RequestWatcher | None = None  # of the request that passes now
 
     # What may be done
@@ -134,6 +135,16 @@ class Connection:
         """Whether nothing is under way: what came has gone, and what was asked has its answer."""
         is_under_way = self.responses.pending or self.to_client or self.to_upstream or self.work is not None
         return not is_under_way and self.requests.at_boundary and not self.requests.opaque
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether its bytes are not understood, and all that came have gone."""
+        return self.requests.opaque and self.responses.opaque and not (self.to_client or self.to_upstream)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a peer has sent its last byte."""
+        return self.client_ended or self.upstream_ended
 
     def next_is_large(self, sender: Sender, is_bulk: bool) -> bool:
         """Return whether a large buffer is worth it for a peer's next read. `is_bulk`: the last had large frames."""
@@ -219,6 +230,19 @@ class Connection:
         """Take no further request."""
         self.phase = "draining"
 
+    def held_bytes(self) -> bytes:
+        """Return what `give_up_held` drops, as it came: what follows it has not been taken."""
+        if isinstance(self._held, ReplicaFetch):
+            return with_size(self._held.frame)
+        return b"" if self._held is None else self.requests.held_head
+
+    def go_on_from(self, opaque_reason: OpaqueReason | None, session_end: float) -> None:
+        """Begin in the middle of a connection, between two requests."""
+        self.fetches.session_end = session_end
+        if opaque_reason is not None:
+            self.requests.opaque = True
+            self._take_event(BecameOpaque(opaque_reason))
+
     def give_up_held(self) -> None:
         """Drop the held request as if it had never come: its client will send it elsewhere."""
         if self.hold is not None:
@@ -275,9 +299,9 @@ class Connection:
                 if self.gate is None or self._goes_on(memoryview(buffer)):
                     self.to_upstream.append(buffer)
             case Expect(api_key, api_version, correlation_id) if not self._discarded:
-                observer = SaslAnswer(api_version) if api_key == SASL_AUTHENTICATE else self._observer
-                self._expect(Pending(correlation_id, observer))
-                self._observer = None
+                passing, self._passing = self._passing, _PLAIN
+                observer = SaslAnswer(api_version) if api_key == SASL_AUTHENTICATE else passing.observer
+                self._expect(Pending(correlation_id, observer, watcher=passing.answer_watcher))
             case ReplicaFetch():
                 return self._decide(event)
             case PartDecoded():
@@ -334,14 +358,14 @@ class Connection:
     def _carry_out(self, outcome: Outcome, request: ReplicaFetch | RequestBegins) -> None:
         """Do with a request what was decided."""
         match outcome:
-            case outcomes.Pass(observer, watcher):
+            case outcomes.Pass():
                 if isinstance(request, ReplicaFetch):
-                    self._expect(Pending(request.header.correlation_id, observer))
+                    self._expect(Pending(request.header.correlation_id, outcome.observer))
                     self.to_upstream.append(with_size(request.frame))
                 else:
-                    self._watcher = watcher
+                    self._watcher = outcome.watcher
                     if request.head.expects_response:
-                        self._observer = observer
+                        self._passing = outcome
             case outcomes.Hold():
                 self._held, self.hold = request, outcome
                 self._close_if_over()

@@ -88,6 +88,12 @@ class Direction:
             self._is_in_line = True
             self._turns.add(self._take_next)
 
+    def begin_with(self, unread: bytes) -> None:
+        """Take these bytes before any that are read."""
+        if unread:
+            self.rest = memoryview(unread)
+            self.pump.pause(UNTAKEN)
+
     def drop(self) -> None:
         """Throw away the bytes that wait."""
         self.rest = memoryview(b"")

@@ -139,13 +139,16 @@ class ReplicaFetches:
         except Exception as error:
             raise self._failed(error) from error
 
-    def settle(self, observers: Sequence[ResponseObserver]) -> Steps[None]:
-        """Tell the throttle about the responses that passed whole, the oldest first."""
-        scanners = [observer for observer in observers if isinstance(observer, FetchResponseScanner)]
+    def settle(self, observers: Sequence[ResponseObserver]) -> Steps[None] | None:
+        """Tell the throttle about the responses that passed whole, the oldest first; None: it need not know of them."""
         for observer in observers:
             if isinstance(observer, SaslAnswer):
                 lifetime = observer.lifetime_seconds
                 self.session_end = math.inf if lifetime is None else self.side.clock() + SESSION_PART * lifetime
+        scanners = [observer for observer in observers if isinstance(observer, FetchResponseScanner)]
+        return self._settle(scanners) if scanners else None
+
+    def _settle(self, scanners: Sequence[FetchResponseScanner]) -> Steps[None]:
         self.in_flight -= len(scanners)
         try:
             for scanner in scanners:

@@ -9,12 +9,15 @@ Everything happens in callbacks of the event loop. Nothing in here awaits, so no
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from weir.protocol.errors import ProtocolError
 from weir.protocol.framing import RequestStream
+from weir.protocol.request_stream import OpaqueReason
 from weir.proxy.relay.connection import Connection
 from weir.proxy.relay.direction import Direction
 from weir.proxy.relay.fetches import ReplicaFetches, ThrottleFailed
@@ -25,7 +28,7 @@ from weir.proxy.relay.passage import Passage
 from weir.proxy.relay.pump import BLOCKED, IN_LINE, UNTAKEN
 from weir.proxy.relay.replica_sources import ReplicaSources
 from weir.proxy.relay.side import Side
-from weir.proxy.relay.transport import Transport
+from weir.proxy.relay.transport import TcpTransport, Transport
 from weir.proxy.relay.turn_budget import run_slice
 
 HALF_CLOSED_SECONDS: Final = 60.0
@@ -37,7 +40,22 @@ LINGER_SECONDS: Final = 1.0
 FAREWELL_SECONDS: Final = 60.0
 """How long what a producer with acks=0 sent before it closed may still wait for its turn."""
 
+MOST_CARRIED: Final = 2**16
+"""Bytes that were read of a client and not taken: with more of them a link is not handed over."""
+
 _LARGE_FETCH: Final = 2**14  # bytes: a fetch of more waits for its turn while it is received
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """What a link's next owner has to know, between two requests.
+
+    `unread` are bytes of the client that nobody has taken. `session_end` is that of OpenLink, `opaque_reason` too.
+    """
+
+    unread: bytes = b""
+    session_end: float = math.inf
+    opaque_reason: OpaqueReason | None = None
 
 
 class Link:
@@ -50,6 +68,7 @@ class Link:
     __slots__ = (
         "_client",
         "_end_timer",
+        "_give",
         "_gone_since",
         "_has_ended",
         "_hold",
@@ -61,11 +80,13 @@ class Link:
         "_reports",
         "_side",
         "_state",
+        "_unread",
         "_upstream",
         "client_host",
         "connection",
         "from_client",
         "from_upstream",
+        "upstream_name",
     )
 
     def __init__(
@@ -86,6 +107,7 @@ class Link:
         self._upstream = upstream
         self._on_close = on_close
         self.client_host = client_host
+        self.upstream_name = upstream_name
         self._reports = LinkReports(side.stats, side.log, client_host, upstream_name)
         fetches = ReplicaFetches(side, peer, sources, client_host)
         self.connection = core = Connection(fetches, RequestStream(side.fetch_size_limit, fetches.decodes))
@@ -99,11 +121,17 @@ class Link:
         self._gone_since: float | None = None  # when a client was found gone while a request of it was held
         self._end_timer: asyncio.TimerHandle | None = None
         self._has_ended = False
+        self._give: Callable[[Link, HandedOver], None] | None = None  # while it is handed over
+        self._unread = b""  # of what is held or waits then
         self._kept = 0, 0, 0  # as last told to `fetch_memory`: bytes of half a fetch, of whole ones; events until then
         self.use_gate()
 
-    def start(self) -> None:
-        """Begin to move bytes."""
+    def start(self, before: HandedOver | None = None) -> None:
+        """Begin to move bytes. `before`: it was another process's until now."""
+        if before is not None:
+            self.connection.go_on_from(before.opaque_reason, before.session_end)
+            self._report_news()
+            self.from_client.begin_with(before.unread)
         self._follow()
 
     def use_gate(self) -> None:
@@ -134,6 +162,9 @@ class Link:
         if core.phase == "draining":
             self._take_no_more()
             self._loop.call_soon(self._finish_if_idle)  # after the bytes that arrived were sent
+        if self._replans_later and core.work is None and not core.to_client:
+            self._replans_later = False
+            self._side.held.wake((self,))
         self._note_kept()
         if core.hold is not self._hold:
             self._hold = core.hold
@@ -165,9 +196,6 @@ class Link:
             return
         if core.phase != "closed":
             self.from_client.pump.flush()
-        if self._replans_later:
-            self._replans_later = False
-            self._side.held.wake((self,))
         self._side.held.wake_soon()
         self.carry_out()
 
@@ -176,8 +204,8 @@ class Link:
         core = self.connection
         if core.phase == "closed" or core.hold is None:
             return
-        if core.work is not None:
-            self._replans_later = True
+        if core.work is not None or core.to_client:
+            self._replans_later = True  # what the client was sent before has to go first
             return
         if self._client.is_gone() and self._gives_up():
             self.close()
@@ -256,6 +284,22 @@ class Link:
             self.connection.drain()
             self.carry_out()
 
+    def hand_over(self, give: Callable[[Link, HandedOver], None]) -> None:
+        """Take no further request, and call `give` when nothing is in flight. `descriptors` are closed after that.
+
+        A link whose TLS ends here is drained.
+        """
+        if isinstance(self._client, TcpTransport) and isinstance(self._upstream, TcpTransport):
+            self._give = give
+        self.drain()
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """Those of the client's connection and the upstream's, of a link that is handed over."""
+        client, upstream = self._client, self._upstream
+        assert isinstance(client, TcpTransport) and isinstance(upstream, TcpTransport)  # noqa: S101
+        return client.connection.fileno(), upstream.connection.fileno()
+
     def failed(self, error: Exception, sender: Sender) -> None:
         """Close, and log the reason unless a peer simply went away."""
         if self.connection.phase != "closed":
@@ -305,6 +349,8 @@ class Link:
         core = self.connection
         if core.requests.opaque or core.work is not None:
             return  # only the peers know what is in flight on an opaque connection: it goes on until the time is over
+        if self._give is not None:
+            self._unread += core.held_bytes() + bytes(self.from_client.rest)
         core.give_up_held()
         self.from_client.drop()
         self.from_client.pump.read_limit = core.requests.missing
@@ -312,8 +358,16 @@ class Link:
     def _finish_if_idle(self) -> None:
         """While draining: when nothing is in flight, close the sending side, and let the client close its own."""
         core = self.connection
-        if core.phase != "draining" or not core.is_idle:
+        if core.phase != "draining" or not (core.is_idle or core.is_quiet):
             return
+        if self._give is not None and not core.has_ended and len(self._unread) <= MOST_CARRIED:
+            self.from_client.close()
+            self.from_upstream.close()
+            self._give(self, HandedOver(self._unread, core.fetches.session_end, core.opaque_reason))
+            self.close()
+            return
+        if core.is_quiet:
+            return  # only the peers know whether something is in flight
         core.linger()
         if core.client_ended:
             self.close()

@@ -14,7 +14,7 @@ from typing import Final
 from weir.proxy.config.address import Address
 from weir.proxy.relay.admission import Refusal
 from weir.proxy.relay.connect import connect, set_options
-from weir.proxy.relay.link import Link
+from weir.proxy.relay.link import HandedOver, Link
 from weir.proxy.relay.replica_sources import ReplicaSources
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stand_in import StandIn, StandIns
@@ -28,6 +28,10 @@ _ACCEPT_PAUSE_SECONDS: Final = 0.5
 _RESET: Final = struct.pack("ii", 1, 0)  # linger 0: closed with a reset, of which the kernel keeps nothing
 
 _Ends = tuple[Transport, Transport]  # a client's connection, and the one to its upstream
+
+
+Give = Callable[["Listener", Link, HandedOver], None]
+"""Takes a link away from its listener, to give it to another process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,10 @@ class Listener:
     - `upstream` is the same for all, or is asked for each connection; where it has none, the connection is closed.
     - `sources` judges whether a client is a replica. None: every client that claims to be one is believed.
     - `tls` is used with clients; None: none. TLS that is not ended here passes as it is.
+    - `prepare` is given the socket before it listens.
     - With `stand_ins`, so does TLS that is ended here, while clients or the upstream do not take it.
     - With port 0 a free one is chosen; `address` then has it.
+    - `name` tells it from the sidecar's others, also to the process that takes it over.
     """
 
     def __init__(
@@ -68,40 +74,79 @@ class Listener:
         tls: TlsServer | None = None,
         *,
         stand_ins: StandIns | None = None,
+        prepare: Callable[[socket.socket], None] | None = None,
+        name: str = "",
     ) -> None:
+        self.name = name
         self.side = side
         self.address = listen
         self.upstream = upstream
         self.sources = sources
         self.tls = tls
         self.stand_ins = stand_ins
+        self._prepare = prepare
         self.links: set[Link] = set()
         """The links that move bytes now."""
         self._socket: socket.socket | None = None
         self._connecting: dict[asyncio.Task[_Ends], tuple[socket.socket, str, Upstream]] = {}
         self._resume: asyncio.TimerHandle | None = None
         self._draining = False
+        self._give: Give | None = None
         self._empty = asyncio.Event()
         self._empty.set()
 
-    async def start(self) -> None:
-        """Listen. Raises OSError when the address is taken, or is not this machine's."""
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(
+    async def start(self, listening: socket.socket | None = None) -> None:
+        """Listen, with a socket that does so already where there is one.
+
+        Raises OSError when the address is taken, or is not this machine's.
+        """
+        if listening is None:
+            listening = await self._bound()
+        elif self._prepare is not None:
+            self._prepare(listening)
+        self._socket = listening
+        self.address = Address(self.address.host, listening.getsockname()[1])
+        asyncio.get_running_loop().add_reader(listening, self._accept)
+
+    async def _bound(self) -> socket.socket:
+        found = await asyncio.get_running_loop().getaddrinfo(
             self.address.host, self.address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         family, kind, protocol, _, target = found[0]
         listening = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if self._prepare is not None:
+                self._prepare(listening)
             listening.bind(target)
             listening.listen(_BACKLOG)
         except OSError:
             listening.close()
             raise
-        self._socket = listening
-        self.address = Address(self.address.host, listening.getsockname()[1])
-        loop.add_reader(listening, self._accept)
+        return listening
+
+    @property
+    def descriptor(self) -> int | None:
+        """That of the socket that listens; None where none does."""
+        return None if self._socket is None else self._socket.fileno()
+
+    async def hand_over(self, give: Give, limit_seconds: float) -> None:
+        """Stop accepting, and give each connection away when nothing is in flight on it.
+
+        What cannot be given is drained, as far as it is idle within `limit_seconds`.
+        """
+        self._give = give
+        self.close()
+        for link in list(self.links):
+            link.hand_over(partial(give, self))
+        await self._emptied(limit_seconds)
+
+    def take_over(
+        self, client: socket.socket, far: socket.socket, upstream: Upstream, host: str, told: HandedOver
+    ) -> None:
+        """Go on with a connection that another process has given away."""
+        self._count_opened(host)
+        self._open(TcpTransport(client), TcpTransport(far), host, upstream, told)
 
     def close(self) -> None:
         """Stop accepting. Connections go on."""
@@ -120,6 +165,9 @@ class Listener:
         for task in self._connecting:
             task.cancel()  # nothing was read from these clients yet
         self.drain_links()
+        await self._emptied(limit_seconds)
+
+    async def _emptied(self, limit_seconds: float) -> None:
         try:
             async with asyncio.timeout(limit_seconds):
                 await self._empty.wait()
@@ -162,10 +210,7 @@ class Listener:
                 client.close()
                 continue
             client.setblocking(False)
-            self.side.admission.enter(host)
-            self.side.stats.connections += 1
-            self.side.stats.connections_accepted += 1
-            self._empty.clear()
+            self._count_opened(host)
             task = asyncio.get_running_loop().create_task(self._connect(client, host, upstream))
             self._connecting[task] = client, host, upstream
             task.add_done_callback(self._connected)
@@ -248,14 +293,23 @@ class Listener:
             client.close()
             self._count_closed(client_host)
             return
-        near, far = task.result()
+        link = self._open(*task.result(), client_host, upstream)
+        self.side.first_requests.expect(link)
+        if self._give is not None:
+            link.hand_over(partial(self._give, self))
+        elif self._draining:
+            link.drain()
+
+    def _open(
+        self, near: Transport, far: Transport, host: str, upstream: Upstream, before: HandedOver | None = None
+    ) -> Link:
         link = Link(
             self.side,
             near,
             far,
             upstream.peer,
             sources=self.sources,
-            client_host=client_host,
+            client_host=host,
             upstream_name=str(upstream),
             on_close=partial(self._closed, upstream),
         )
@@ -263,10 +317,8 @@ class Listener:
         if (stand_in := self._stand_in(upstream)) is not None:
             stand_in.opened(link)
         self.side.stats.links.add(link)
-        self.side.first_requests.expect(link)
-        link.start()
-        if self._draining:
-            link.drain()
+        link.start(before)
+        return link
 
     def _report_failure(self, error: BaseException, client_host: str, upstream: Upstream) -> None:
         if isinstance(error, TimeoutError):
@@ -291,6 +343,12 @@ class Listener:
         self.side.stats.connections_silent += not link.relayed.requests
         self.side.first_requests.drop(link)
         self._count_closed(link.client_host)
+
+    def _count_opened(self, host: str) -> None:
+        self.side.admission.enter(host)
+        self.side.stats.connections += 1
+        self.side.stats.connections_accepted += 1
+        self._empty.clear()
 
     def _count_closed(self, host: str) -> None:
         self.side.stats.connections -= 1

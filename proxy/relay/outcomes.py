@@ -7,7 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from weir.protocol.framing import Pending, RequestBegins, ResponseObserver
+from weir.protocol.framing import Pending, RequestBegins, ResponseObserver, ResponseWatcher
 from weir.protocol.request_head import Head, RequestHead
 from weir.protocol.steps import Steps
 
@@ -19,11 +19,12 @@ raise."""
 class Pass(Struct, frozen=True):
     """The request goes to the broker as it came.
 
-    `observer`, if there is one, sees the response, and `watcher` the request, where it is streamed.
+    `observer` or `answer_watcher`, if there is one, sees the response, and `watcher` the request, where it is streamed.
     """
 
     observer: ResponseObserver | None = None
     watcher: RequestWatcher | None = None
+    answer_watcher: ResponseWatcher | None = None
 
 
 class Forward(Struct, frozen=True):

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from heapq import nsmallest
 from typing import Any, TypeVar, cast
 
@@ -17,7 +18,7 @@ import msgspec
 from weir.proxy.config.reader import ConfigError, read, read_table, shown, struct_fields
 from weir.proxy.config.tables import Cluster, QuotaTable, ThrottleTable, TopicName, TopicThrottle
 from weir.proxy.config.throttle import check_throttle
-from weir.proxy.expiry import LEASE_KEY, read_lease
+from weir.proxy.expiry import LEASE_KEY, Setting, handed_over, read_lease
 from weir.quota.layers import (
     EVERYTHING,
     HTTP,
@@ -108,6 +109,26 @@ class LayeredThrottle:
         changes, _ = await self._read(body)
         below = [path for source, layer in self._layers.items() if source != HTTP for path in layer.entries]
         self._put({**self._layers, HTTP: self._layers[HTTP].patched(changes, below)})
+
+    def handed_over(self) -> list[Setting]:
+        """Return what HTTP has set and removed, for a process that takes over."""
+        now, entries = self._clock(), self._layers[HTTP].entries
+        return [handed_over("throttle", path, entry, _plain, now) for path, entry in entries.items()]
+
+    async def take_over(self, settings: Iterable[Setting]) -> None:
+        """Put in force what HTTP had set in the process before. What cannot be read is left out."""
+        entries: dict[Path, Entry] = {}
+        for setting in settings:
+            lease = setting.lease(self._clock())
+            if setting.value is None:
+                entries[setting.path] = Entry(None, lease)
+                continue
+            body: dict[str, Any] = {}
+            with suppress(ConfigError):
+                _put_at(body, setting.path, setting.value)
+                read = await _read(body, lease, self._cluster)
+                entries |= {path: entry for path, entry in read.items() if path == setting.path}
+        self._put({**self._layers, HTTP: Layer(HTTP, entries)})
 
     def forget_http(self) -> None:
         """Drop what HTTP set and removed, so that the file and Kafka's own throttle hold (DELETE ?source=http)."""

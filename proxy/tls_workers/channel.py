@@ -1,4 +1,4 @@
-"""The socket between a sidecar and a worker: messages, with descriptors beside them."""
+"""The socket between two processes of a sidecar: messages, with descriptors beside them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-_MOST_BYTES: Final = 2**16
+_MOST_BYTES: Final = 2**17
 _MOST_DESCRIPTORS: Final = 2
 _IN_A_ROW: Final = 64
 
@@ -38,7 +38,7 @@ class Channel(Generic[Message]):
         self._received = received
         self._ended = ended
         self._loop = asyncio.get_running_loop()
-        self._unsent: deque[bytes] = deque()
+        self._unsent: deque[tuple[bytes, list[int]]] = deque()
         self.is_open = True
         self._loop.add_reader(connection, self.read)
 
@@ -53,7 +53,12 @@ class Channel(Generic[Message]):
                 raise BlockingIOError
             socket.send_fds(self._connection, [data], descriptors)
             return
-        self._unsent.append(data)
+        self._unsent.append((data, []))
+        self._flush()
+
+    def give(self, message: Any, descriptors: Sequence[int]) -> None:
+        """Send a message with descriptors, later where need be. They may be closed at once."""
+        self._unsent.append((msgspec.msgpack.encode(message), [os.dup(one) for one in descriptors]))
         self._flush()
 
     def read(self) -> None:
@@ -74,8 +79,7 @@ class Channel(Generic[Message]):
             try:
                 message = self._decoder.decode(data)
             except msgspec.DecodeError:  # of another version: the program was replaced under a sidecar that runs
-                for descriptor in descriptors:
-                    os.close(descriptor)
+                _close(descriptors)
                 continue
             self._received(message, descriptors)
 
@@ -86,17 +90,29 @@ class Channel(Generic[Message]):
             self._loop.remove_reader(self._connection)
             self._loop.remove_writer(self._connection)
             self._connection.close()
+            self._drop()
 
     def _flush(self) -> None:
         while self._unsent and self.is_open:
+            data, descriptors = self._unsent[0]
             try:
-                self._connection.send(self._unsent[0])
+                socket.send_fds(self._connection, [data], descriptors)
             except (BlockingIOError, InterruptedError):
                 self._loop.add_writer(self._connection, self._flush)
                 return
             except OSError:
-                self._unsent.clear()  # `read` meets the end
+                self._drop()  # `read` meets the end
                 break
             self._unsent.popleft()
+            _close(descriptors)
         with contextlib.suppress(OSError, ValueError):
             self._loop.remove_writer(self._connection)
+
+    def _drop(self) -> None:
+        while self._unsent:
+            _close(self._unsent.popleft()[1])
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

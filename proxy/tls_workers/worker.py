@@ -244,7 +244,7 @@ async def _serve(channel: int, counts: int) -> None:
 
 def main() -> None:
     """Work until the sidecar is gone."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     gc.freeze()
     channel, counts = map(int, sys.argv[1:3])

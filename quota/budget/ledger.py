@@ -76,7 +76,7 @@ class StrictLedger:
         if self._rate is None:
             self._credit = min(self._credit, 0.0)
         self._rate = rate
-        if rate is not None:
+        if rate:  # at 0 nothing is earned, nor lost
             self._credit = min(self._credit, rate * CREDIT_SECONDS)
             self._exempt_owed = min(self._exempt_owed, rate * WINDOW_SECONDS)
 

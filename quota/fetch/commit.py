@@ -114,8 +114,10 @@ def _grant(view: FetchView, plan: FetchPlan) -> Steps[Decision]:
         grants={replica: granted_bytes(replica, cap) for replica, cap in plan.grants},
         asks_all=plan.asks_all,
         grants_are_first=grants_are_first,
+        shares_max_bytes=plan.max_bytes is not None,
     )
-    return _forward(state, request.with_(max_wait_ms=plan.max_wait_ms, min_bytes=plan.min_bytes), fetch)
+    changed = request.with_(max_wait_ms=plan.max_wait_ms, min_bytes=plan.min_bytes, max_bytes=plan.max_bytes)
+    return _forward(state, changed, fetch)
 
 
 def _asked(state: LinkState, plan: FetchPlan) -> list[ReplicaPartition]:
@@ -257,7 +259,7 @@ def _forward(
     if fetch.asks_all:
         state.sessions.is_asked_for_offsets = False
     fetch.forwarded_at, fetch.max_wait_seconds = side.clock(), request.max_wait_ms / 1000
-    state.in_flight.append(fetch)
+    state.in_flight = fetch
     limit = side.settings.response_max_bytes
     if limit is not None:
         request = response_limit.limit_response(request, limit, state.response_rotation)

@@ -10,13 +10,10 @@ from weir.quota.fetch.state import UNKNOWN_OFFSET, ReplicaPartition
 
 @dataclass(slots=True)
 class _Turn:
-    """A partition's turns, since it fell behind last. They begin on a scale of bytes."""
+    """The next turn of a partition, since it fell behind last."""
 
-    begin: float  # of the next one
-    begin_before: float = 0.0  # of the last one
+    begin: float  # on a scale of bytes
     granted_offset: int = UNKNOWN_OFFSET  # the fetch offset at the last grant
-    barren_grants: int = 0  # grants of the last turn so far, where they brought nothing
-    barren_turns: int = 0  # turns in a row that brought nothing
 
 
 class GrantQueue:
@@ -73,7 +70,7 @@ class GrantQueue:
         """Note a grant of `size` bytes: the partition's next turn comes when all others have had as much."""
         turn = self._turns[replica]
         self._reached = max(self._reached, turn.begin)
-        turn.begin_before, turn.begin = turn.begin, self._reached + size
+        turn.begin = self._reached + size
         turn.granted_offset = replica.fetch_offset
         self._is_sorted &= turn.begin >= self._furthest
         self._furthest = max(self._furthest, turn.begin)
@@ -95,10 +92,7 @@ class GrantQueue:
         brings 900 KB. Were 135 KB counted, its next turn would come when others had a seventh of that.
         """
         turn = self._turns.get(replica)
-        if turn is None:
-            return
-        turn.barren_grants = turn.barren_turns = 0
-        if more:
+        if turn is not None and more:
             turn.begin += more
             self._furthest = max(self._furthest, turn.begin)
             self._is_sorted = False
@@ -110,22 +104,11 @@ class GrantQueue:
             turn.granted_offset = UNKNOWN_OFFSET
 
     def brought_nothing(self, replica: ReplicaPartition) -> None:
-        """Give a partition its turn back: the answer to its grant had no records of any partition.
+        """Let a partition come behind all others: the answer to its grant had no records of any partition.
 
-        The reason for this: the next hop may have budget for some of the fetches only. Partitions that take turns would
-        then fall into step with that hop, and one of them would get nothing for as long as it lasts. With two grants
-        and three in every other turn they fall out of step.
-
-        After that the partition comes behind all others, as the next hop may let nothing of it through at all.
+        The next hop may let nothing of it through at all.
         """
         turn = self._turns.get(replica)
-        if turn is None:
-            return
-        turn.barren_grants += 1
-        if turn.barren_grants < 2 + turn.barren_turns % 2:
-            turn.begin = turn.begin_before - 1  # in front of others whose turn begins at the same byte
-        else:
-            turn.barren_grants = 0
-            turn.barren_turns += 1
+        if turn is not None:
             turn.begin = self._furthest
-        self._is_sorted = False
+            self._is_sorted = False

@@ -33,9 +33,7 @@ class Inclusion:
             return Passing.ALL
         granted = self._fetch.grants.get(replica)
         if granted is None:
-            # A peer may send several fetches at once. An earlier answer may show the partition in sync by now.
-            has_waited = len(state.in_flight) > 1 and self._fetch.is_probe and partition in topic.throttled
-            is_held_back = (replica.is_waiting or has_waited) and state.side.is_throttling
+            is_held_back = replica.is_waiting and state.side.is_throttling
             # Kafka's Raft client fetches the metadata log with 0 bytes, and gets records all the same.
             asks_for_none = not replica.max_bytes and key not in METADATA_LOG
             return Passing.NOTHING if is_held_back or asks_for_none else Passing.ALL

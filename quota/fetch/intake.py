@@ -124,7 +124,7 @@ def _take_block(
     partitions = topic.partitions
     for partition, fetch_offset, max_bytes in entries:
         replica = partitions.get(partition)
-        _check(link, partition, fetch_offset, max_bytes)
+        max_bytes = _checked(link, partition, fetch_offset, max_bytes)
         if replica is None:
             replica = link.appear(topic, partition, fetch_offset, max_bytes, now)
         elif replica.fetch_offset == fetch_offset and replica.max_bytes == max_bytes:
@@ -155,7 +155,7 @@ def _take_entries(
         replica = partitions.get(partition)
         if replica is not None and replica.entry == entry:
             continue
-        _check(link, partition, fetch_offset, max_bytes)
+        max_bytes = _checked(link, partition, fetch_offset, max_bytes)
         if replica is None:
             replica = link.appear(topic, partition, fetch_offset, max_bytes, now, leader_epoch)
         else:
@@ -173,15 +173,21 @@ def _take_entries(
         link.classify(replica)
 
 
-def _check(link: LinkPartitions, partition: int, fetch_offset: int, max_bytes: int) -> None:
-    """Refuse values that no follower sends. A negative size would lend bytes to the budget instead of taking some."""
+def _checked(link: LinkPartitions, partition: int, fetch_offset: int, max_bytes: int) -> int:
+    """Return the bytes to ask for. At a leader without a sidecar 0 bytes bring a batch, as 1 byte does.
+
+    Refuses values that no follower sends. A negative size would lend bytes to the budget instead of taking some.
+    """
     if max_bytes < 0 or fetch_offset < 0 or partition < 0:
         reason = f"partition {partition} is asked for from offset {fetch_offset} with {max_bytes} bytes"
         raise MalformedFrame(reason, 0)
     if not max_bytes:
+        if not link.side.takes_out:
+            return 1
         link.is_asked_for_none = True
     if max_bytes > link.most_max_bytes:
         link.most_max_bytes = max_bytes
+    return max_bytes
 
 
 def _set_aside_absent(link: LinkPartitions, request: FetchRequest, now: float) -> Steps[None]:

@@ -29,9 +29,8 @@ _NO_ERROR = ResponseHead()
 class ReplicaLink:
     """One follower's fetches from one leader over one connection.
 
-    - `plan` decides about a request; `settle` takes in the answer. Answers come in the order in which requests were
-      forwarded.
-    - `abandon` gives up on every answer still to come; `close` ends the link.
+    - `plan` decides about a request; `settle` takes in the answer. One request is forwarded at a time.
+    - `abandon` gives up on the answer still to come; `close` ends the link.
     - `plan_steps` and `settle_steps` do the same in steps; only one of them may be under way at a time.
     """
 
@@ -91,8 +90,8 @@ class ReplicaLink:
         if held_seconds == 0.0:
             self._is_taken_in = False
         if not self._is_taken_in:
-            if state.in_flight and request.header.api_version >= FIRST_SESSION_VERSION:
-                return Hold(math.inf)  # a request in a session builds on the answer to the one before it
+            if state.in_flight is not None:
+                return Hold(math.inf)  # as brokers do: one request of a connection at a time
             self._is_taken_in = True
             if (refusal := (yield from self._take_in(request, self.throttle.clock()))) is not None:
                 return refusal
@@ -106,10 +105,10 @@ class ReplicaLink:
         return (yield from commit(view, plan(view)))
 
     def answer_begins(self) -> None:
-        """Note that a part of the oldest answer awaited has come, and not all of it. Only the first time counts."""
-        in_flight = self.state.in_flight
-        if in_flight and in_flight[0].answer_began_at is None:
-            in_flight[0].answer_began_at = self.throttle.clock()
+        """Note that a part of the answer awaited has come, and not all of it. Only the first time counts."""
+        fetch = self.state.in_flight
+        if fetch is not None and fetch.answer_began_at is None:
+            fetch.answer_began_at = self.throttle.clock()
             if not self.throttle.takes_out:
                 self.accounts.let_arrive(math.inf)
 
@@ -135,11 +134,11 @@ class ReplicaLink:
         return size
 
     def _arrive(self, size: int) -> None:
-        fetch = self.state.in_flight[0] if self.state.in_flight else InFlight()
+        fetch = self.state.in_flight or InFlight()
         fetch.reserved = self.accounts.arrive(fetch.reserved, size)
 
     def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> None:
-        """Take in the oldest answer awaited, which has passed whole.
+        """Take in the answer awaited, which has passed whole.
 
         `topics` is what the leader sent in it, under `head`.
         """
@@ -150,21 +149,24 @@ class ReplicaLink:
 
         The fetch is in flight until the last one: a link that ends gives back its bytes.
         """
-        fetch = self.state.in_flight[0]
+        fetch = self.state.in_flight
+        if fetch is None:
+            raise RuntimeError("an answer is settled that no fetch awaits")
         if fetch.api_version >= FIRST_SESSION_VERSION:
             self.state.sessions.answered(head)
         self._response_number += 1
         yield from Settlement(self.state, fetch, head, self._response_number).steps(topics)
-        self.state.in_flight.popleft()
+        self.state.in_flight = None
 
     def abandon(self) -> None:
-        """Give up on every answer still to come.
+        """Give up on the answer still to come.
 
         Reserved bytes may have been sent in part, so all of them count as sent.
         """
         self.accounts.confirm()
-        while self.state.in_flight:
-            self._count_as_sent(self.state.in_flight.popleft())
+        fetch, self.state.in_flight = self.state.in_flight, None
+        if fetch is not None:
+            self._count_as_sent(fetch)
 
     def release_if_stuck(self) -> None:
         """Count as sent what a stuck peer has not taken: others get the budget before its connection is closed.
@@ -180,11 +182,11 @@ class ReplicaLink:
                 self.accounts.let_arrive(0)
             else:
                 self.accounts.confirm()
-        for fetch in state.in_flight:
-            if is_slow and fetch.answer_began_at is not None:
-                continue
-            if now - max(fetch.forwarded_at, state.moved_at) >= STUCK_SECONDS + fetch.max_wait_seconds:
-                self._count_as_sent(fetch)
+        fetch = state.in_flight
+        if fetch is None or (is_slow and fetch.answer_began_at is not None):
+            return
+        if now - max(fetch.forwarded_at, state.moved_at) >= STUCK_SECONDS + fetch.max_wait_seconds:
+            self._count_as_sent(fetch)
 
     def _count_as_sent(self, fetch: InFlight) -> None:
         """Count, once, what went of an answer that never came whole, or hangs: it is not known, but likely."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable
 
 from weir.quota.budget.accounts import LinkAccounts
@@ -28,7 +27,7 @@ class LinkState:
         self.partitions = LinkPartitions(side, self.sessions, peer)
         self.accounts = LinkAccounts()
         self.catch_up = CatchUp(side)
-        self.in_flight: deque[InFlight] = deque()
+        self.in_flight: InFlight | None = None
         self.response_rotation = ResponseRotation()
         self.unanswered_since: float | None = None
         """The time since which some partitions had no true answer, as they were left out; None where all had one."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable, Mapping
 from enum import Enum, auto
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct, field
@@ -57,6 +58,9 @@ FREE_PROBE_SECONDS: Final = 4.0
 
 SHORTEST_WAIT_SECONDS: Final = 0.05
 """A fetch that brings nothing is held for at least this long: else its follower would ask again at once, for ever."""
+
+MOST_OFFERED: Final = 16
+"""How many partitions a fetch offers to a leader's side that has quotas of its own."""
 
 # the event loop's resolution; after a shorter hold the plan would be the same again
 _SHORTEST_HOLD_SECONDS: Final = 0.001
@@ -102,6 +106,17 @@ class FetchView(Struct):
         return self.state.side.takes_out
 
     @property
+    def most_offered(self) -> int | None:
+        """What all grants of the fetch share, in bytes: the leader's side chooses among them. None: each has its own.
+
+        Records in sync would take their part of it, so it is not done beside them.
+        """
+        is_bounded = self.request.header.api_version >= LEAST_WHOLE_VERSION and len(self.offers) == 1
+        if not is_bounded or not self.ask.is_lent or self.ask.is_live:
+            return None
+        return max(1, int(min(self.offers[0].spend, self.max_bytes)))
+
+    @property
     def max_bytes(self) -> int:
         """The most record bytes of the answer: as in the request, or the configured cap where that is less."""
         limit = self.state.side.settings.response_max_bytes
@@ -145,6 +160,8 @@ class FetchPlan(Struct, frozen=True):
     max_wait_ms: int = 0
     min_bytes: int | None = None
     """None keeps the follower's own."""
+    max_bytes: int | None = None
+    """The most of all grants together, where each has that much; None keeps the follower's own."""
     until: float = math.inf
     """When a held fetch is planned again (clock seconds)."""
 
@@ -236,6 +253,8 @@ def fill(
     wastes_some, has_several_quotas = view.ask.answer_seconds > SLOW_SECONDS, len(view.offers) > 1
     can_take_out = view.takes_out
     awaited: set[Quota] = set()
+    if view.most_offered is not None:
+        return _offered(view, view.most_offered)
     for replica in view.order:
         own = [answer, *_purses_of(replica, purses)] if has_several_quotas else every
         if len(own) == 1:
@@ -270,6 +289,17 @@ def fill(
         if not _any_open(every):
             break
     return tuple(grants), {quota: Part(purse.size, purse.batch) for quota, purse in purses.items() if purse.size}
+
+
+def _offered(view: FetchView, most: int) -> tuple[tuple[Grant, ...], dict[Quota, Part]]:
+    """Grant `most` bytes to each of the first partitions in the order. The answer's max_bytes bounds all together.
+
+    The leader's side has quotas of its own. If one partition was chosen here, the leader's quota of that one would bind
+    while those of others are left unused.
+    """
+    grants = tuple([(one, min(most, one.max_bytes)) for one in islice(view.order, MOST_OFFERED)])
+    size = max(min(most, sum([cap for _, cap in grants])), view.ask.next_batch)
+    return grants, {view.offers[0].quota: Part(size, size if size > most else 0)}
 
 
 def _any_open(purses: list[_Purse]) -> bool:
@@ -325,6 +355,7 @@ def _granted(
         asks_all=_asks_all(view),
         max_wait_ms=wait_left,
         min_bytes=min_bytes,
+        max_bytes=view.most_offered,
     )
 
 
@@ -350,6 +381,7 @@ def _min_bytes(view: FetchView, grants: Iterable[Grant], parts: Mapping[Quota, P
         return _AT_ONCE
     granted = sum(cap for _, cap in grants)
     is_late = granted > 2 * SHARE_BESIDE_LIVE_SECONDS * min([quota.rate or 0 for quota in parts])
+    is_late |= 2 * granted > view.max_bytes  # more may have gathered than one answer holds
     # A cap beyond the partition's end is never filled: the live record would wait until max_wait_ms is over.
     if is_late or any(2 * cap > replica.worth_asking() for replica, cap in grants):
         return _AT_ONCE

@@ -65,7 +65,7 @@ class Settlement:
         self._number = number
         self._now = state.side.clock()
         self._is_throttling = state.side.is_throttling
-        self._barren = set(fetch.grants)
+        self._barren = set[ReplicaPartition]() if fetch.shares_max_bytes else set(fetch.grants)
         self._waited = self._throttled = self._unthrottled = self._cut = 0  # bytes
         self._of_waiting: dict[StrictLedger, int] = {}  # the same for each ledger
         self._in_sync: dict[StrictLedger, int] = {}
@@ -201,7 +201,7 @@ class Settlement:
         for replica in self._barren:
             is_full = room < replica.max_bytes
             if not is_full or fetch.grants_are_first:
-                replica.batches.miss(replica.topic.batches)
+                replica.batches.miss(replica.topic.batches, is_last_hop=state.side.takes_out)
             if not fetch.grants_are_first and (is_full or replica.batches.has_to_be_first):
                 state.crowded_until = crowded_until
                 state.partitions.queue.had_no_room(replica)

@@ -276,6 +276,7 @@ class InFlight:
     max_bytes: int = 0  # of the whole answer
     grants: Mapping[ReplicaPartition, int] = field(default_factory=dict)  # the bytes that each may bring
     grants_are_first: bool = False  # whether the grants stand in front of everything else
+    shares_max_bytes: bool = False  # whether each grant is for all bytes of the answer, which the leader's side divides
     is_probe: bool = False
     asks_all: bool = False  # whether it has every partition that waits, so that its answer is true for all
     forwarded_at: float = 0.0  # clock seconds

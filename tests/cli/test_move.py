@@ -240,6 +240,23 @@ def test_verify_says_what_it_removes_and_then_that_all_is_done(
     assert cluster.throttles == Standing()
 
 
+def test_verify_says_which_throttle_another_plan_has_left(
+    cluster: FakeCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two phases the first was never verified (kafka-kit #427)."""
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    for path, move in ((first, {P0: (2,)}), (second, {P1: (2, 3)})):
+        path.write_text(format_reassignment(move))
+        assert main(planned("execute", path, "--throttle", "1MB")) == 0
+        cluster.end_moves()
+    capsys.readouterr()
+    assert main(planned("verify", second)) == 0
+    assert "note: nothing moves, and orders still has throttled replicas that another plan" in capsys.readouterr().err
+    assert main(planned("verify", first)) == 0
+    assert "note" not in capsys.readouterr().err
+    assert cluster.throttles == Standing()
+
+
 def test_verify_prints_json(cluster: FakeCluster, plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(planned("execute", plan))
     cluster.end_moves()

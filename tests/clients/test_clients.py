@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.clients.checks import (
+    LEAST,
     arrived,
     check_rate,
     complaints,
@@ -82,6 +83,20 @@ def test_producer_of_small_batches(cluster: Cluster, drivers: Drivers, client: s
 def test_producer_of_batches_worth_seconds_of_the_limit(cluster: Cluster, drivers: Drivers, client: str) -> None:
     limited = produced(cluster, drivers, client, 100, 1500, batch=300, acks=1)
     check_rate(limited, 100, 300)
+
+
+@every_client
+def test_consumer_of_answers_worth_more_than_ten_seconds(cluster: Cluster, drivers: Drivers, client: str) -> None:
+    """Clients without a session are answered, empty, many times in each pause of 12 s; those in one begin it anew."""
+    consumed(cluster, drivers, client, limit=50, batch=600, seconds=36, fetch_bytes=24_000)
+
+
+@every_client
+def test_producer_of_batches_worth_more_than_ten_seconds(cluster: Cluster, drivers: Drivers, client: str) -> None:
+    """The second one is held, or told and held, for 12 s."""
+    limited = produced(cluster, drivers, client, 50, 1200, batch=600, acks=1)
+    times = sorted(map(int, limited.arrivals))
+    assert 1200 * LEAST <= times[-1] - times[0] <= 1500
 
 
 @pytest.mark.parametrize("client", [one for one in LANGUAGES if one != "rskafka"])  # it waits for all

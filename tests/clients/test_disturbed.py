@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.clients.checks import (
+    arrived,
     check_rate,
     complaints,
     counted,
@@ -29,6 +33,9 @@ from weir.lab.cluster import Cluster
 pytestmark = pytest.mark.clients
 
 BATCH: Final = 300
+COUNT: Final = 3000  # records, where a connection breaks
+AT_ONCE, LATE = 50, 0.25  # records in an answer of Kafka alone, and seconds until it is there
+MOST_TWICE: Final = 2  # seconds of the limit: what is read again, as it was not committed
 LAST_SECONDS: Final = 13
 _OF_A_CONNECTION: Final = re.compile(
     r"connect|closed|EOF|refused|reset|broken|transport|NetworkException|Disconnect|unreachable|no leader|LEADER"
@@ -99,9 +106,13 @@ def test_a_limit_that_is_raised_and_lowered_in_a_pause(
     ],
 )
 def test_a_sidecar_that_is_killed_and_started_anew(cluster: Cluster, drivers: Drivers, client: str, role: str) -> None:
-    """To a client that is a broker whose connections break: nothing that it was told of is lost, or comes twice."""
-    per_second, count, sidecar = 200, 3000, cluster.sidecars[1]
-    topic = filled(cluster, count, 25) if role == "consume" else new_topic(cluster)
+    """To a client that is a broker whose connections break: nothing that it was told of is lost, or comes twice.
+
+    A client that does not simply go on complains of no more than where connections to Kafka alone break, and joins its
+    group anew once.
+    """
+    per_second, sidecar = 200, cluster.sidecars[1]
+    topic = filled(cluster, COUNT, 25) if role == "consume" else new_topic(cluster)
     plain = sidecar.config.read_text()
     sidecar.config.write_text(
         f'{plain}\n[[limits.client]]\nclient_id = "{topic}"\n"record.rate.limit" = {per_second}\n'
@@ -109,22 +120,68 @@ def test_a_sidecar_that_is_killed_and_started_anew(cluster: Cluster, drivers: Dr
     limit(cluster, topic, per_second)
     try:
         with ThreadPoolExecutor(1) as together:
-            running = begun(together, cluster, drivers, client, role, topic, count=count, in_flight=5, seconds=120)
-            cluster.wait_for("a third", lambda: running.done() or counted(cluster, topic) > count / 3, 60, 0.05)
+            running = begun(together, cluster, drivers, client, role, topic, count=COUNT, in_flight=5, seconds=120)
+            cluster.wait_for("a third", lambda: running.done() or counted(cluster, topic) > COUNT / 3, 60, 0.05)
+            killed_at = time.monotonic()
             cluster.kill_sidecar(1)
             cluster.start_sidecar(1)
+            away = time.monotonic() - killed_at
             outcome = moved(cluster, role, topic, running.result())
     finally:
         sidecar.config.write_text(plain)
-    acknowledged = running.result().distinct if role == "produce" else count
+    acknowledged = running.result().distinct if role == "produce" else COUNT
     assert outcome.distinct >= acknowledged
     if client in _GO_ON[role]:
         assert [error for error in complaints(outcome) if not _OF_A_CONNECTION.search(error)] == []
-        assert (outcome.records, outcome.distinct) == (count, count)
+        assert (outcome.records, outcome.distinct) == (COUNT, COUNT)
         assert joins(cluster, topic) == (role == "consume")
+    else:
+        alone, joined = of_kafka_alone(cluster, drivers, client, role, away)
+        assert [error for error in complaints(outcome, alone) if not _OF_A_CONNECTION.search(error)] == []
+        assert outcome.records - outcome.distinct <= max(alone.records - alone.distinct, MOST_TWICE * per_second)
+        assert joins(cluster, topic) <= max(joined, 2 * (role == "consume"))
     times = sorted(map(int, outcome.arrivals))
     _, after_the_break = max(pairwise(times), key=lambda pair: pair[1] - pair[0])
     check_rate(since(outcome, after_the_break), per_second, 25)
+
+
+def of_kafka_alone(cluster: Cluster, drivers: Drivers, client: str, role: str, away: float) -> tuple[Outcome, int]:
+    """Have the broker `away` for so many seconds, without a sidecar. Returns also how often the client joined."""
+    topic = filled(cluster, COUNT, 25) if role == "consume" else new_topic(cluster)
+    cluster.kill_sidecar(1)
+    link = slow_link(cluster)
+    try:
+        with ThreadPoolExecutor(1) as together:
+            running = together.submit(run, cluster, drivers, client, role, topic, count=COUNT, in_flight=5, seconds=120)
+            if role == "produce":
+                cluster.wait_for("a third", lambda: running.done() or arrived(cluster, topic, COUNT // 3), 60, 0.05)
+            else:
+                cluster.wait_for("a member", lambda: running.done() or joins(cluster, topic) > 0, 60, 0.05)
+                time.sleep(COUNT / 3 / AT_ONCE * LATE)
+            cut(link)
+            time.sleep(away)
+            link = slow_link(cluster)
+            outcome = moved(cluster, role, topic, running.result())
+    finally:
+        cut(link)
+        cluster.start_sidecar(1)
+    return outcome, joins(cluster, topic)
+
+
+def slow_link(cluster: Cluster) -> subprocess.Popen[str]:
+    """Start a link to the broker in place of its sidecar; about AT_ONCE records come in LATE seconds."""
+    place = cluster.places[1]
+    command = [sys.executable, "-m", "tests.clients.slow_link", str(place.advertised), str(place.listener), str(LATE)]
+    link = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+    assert link.stdout is not None
+    assert link.stdout.readline() == "up\n"
+    return link
+
+
+def cut(link: subprocess.Popen[str]) -> None:
+    """Break all connections, and have the port refuse new ones."""
+    link.kill()
+    link.communicate()
 
 
 def since(outcome: Outcome, begin: int) -> Outcome:

@@ -156,7 +156,7 @@ def test_list_that_brokers_would_not_take_is_refused_before_anything_is_set(file
     cluster = FakeCluster(dict.fromkeys(partitions, (1,)))
     what = ReassignmentPlan(dict.fromkeys(partitions, (2,)), {})
     with pytest.raises(
-        MoveError, match=r"would have 33,889 characters, and brokers take 32,767: make plans of at most"
+        MoveError, match=r"would have 33,889 characters, and brokers take 32,767: make plans with which at most"
     ):
         execute(cluster, what, file)
     assert (cluster.moving, cluster.throttles) == ({}, NOTHING)

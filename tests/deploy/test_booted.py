@@ -27,6 +27,8 @@ UNITS = "/etc/systemd/system"
 SECONDS = 30.0
 CAP_NET_ADMIN = 1 << 12
 
+WATCHDOG_SECONDS = 5  # of the unit
+
 BROKER = """
 import socketserver
 class Answers(socketserver.BaseRequestHandler):
@@ -244,6 +246,28 @@ def test_sidecar_that_is_killed_or_hangs_is_started_again_and_its_broker_stays(r
     assert running.show("kafka", "MainPID") == broker
 
 
+def hand_over(machine: Machine) -> None:
+    """Have the sidecar hand over to a new process, which systemd then watches in its place."""
+    before = machine.show("weir", "MainPID")
+    machine.run("systemctl", "kill", "--kill-who=main", "--signal=USR2", "weir")
+    machine.wait_for("a new process", lambda: machine.show("weir", "MainPID") not in ("0", before))
+    machine.wait_for("the old one's end", lambda: not machine.run("sh", "-c", f"ls -d /proc/{before} || true"))
+    assert (machine.show("weir", "ActiveState"), machine.show("weir", "NRestarts")) == ("active", "0")
+    assert machine.logged(f"event=taken_over connections=0 pid={machine.show('weir', 'MainPID')}")
+
+
+def test_sidecar_hands_over_to_a_new_process_and_its_watchdog_goes_on(running: Machine) -> None:
+    for _ in range(2):
+        hand_over(running)
+        assert running.run(PYTHON, "-c", ASK) == "0000000a00000007" + 12 * "0"
+    time.sleep(WATCHDOG_SECONDS + 1)
+    assert running.show("weir", "NRestarts") == "0"
+    hung = running.show("weir", "MainPID")
+    running.run("kill", "-STOP", hung)
+    running.wait_for("a new sidecar", lambda: running.show("weir", "MainPID") not in ("0", hung))
+    running.wait_for("its answers", lambda: running.run(PYTHON, "-c", ASK))
+
+
 def test_bound_broker_goes_with_its_sidecar_and_comes_back(running: Machine) -> None:
     for drop_in in ("kafka.service.d", "weir.service.d"):
         running.run("mkdir", "--parents", f"{UNITS}/{drop_in}")
@@ -272,6 +296,9 @@ def test_capture_sets_its_rules_with_one_capability(machine: Machine) -> None:
     assert status["Uid"].split()[0] != "0"
     assert {int(status[name], 16) for name in ("CapPrm", "CapEff", "CapBnd")} == {CAP_NET_ADMIN}
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    hand_over(machine)
+    assert machine.run("nft", "list", "tables") == "table inet weir_1_b"
+    assert {int(status_of(machine)[name], 16) for name in ("CapPrm", "CapEff", "CapBnd")} == {CAP_NET_ADMIN}
     sees = ("nsenter", "--target", machine.show("weir", "MainPID"), "--mount")
     assert machine.run(*sees, "cat", "/proc/sys/net/netfilter/nf_conntrack_max").isdecimal()
     machine.run("systemctl", "stop", "weir", "kafka")

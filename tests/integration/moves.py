@@ -175,7 +175,8 @@ def assert_keeps(series: Series, rate: int, least: float = LEAST_MEAN, batch_byt
     """
     begin, end = series.span
     assert least * rate <= series.mean_rate() <= rate * (1 + SAVED_SECONDS / (end - begin))
-    assert series.worst_window()[0] <= 1.05 * rate + batch_bytes
+    worst, since = series.worst_window()
+    assert worst <= 1.05 * rate + batch_bytes, f"{worst:,.0f} bytes in the second from {since:.2f} on"
 
 
 def assert_read_once(cluster: Cluster, topic: str, producer: LiveProducer) -> None:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from tests.integration.reports import build, partition_bytes
 from tests.pipeline.exported import Sidecar, link, partition
 from tests.proxy.exporting import sample
 from weir.lab.cluster import Cluster
-from weir.lab.jars import ensure
 from weir.lab.modes import NEWEST
 from weir.proxy.cluster import kafka_throttle
 from weir.proxy.cluster.kafka_channel import KafkaChannel
@@ -134,7 +131,7 @@ def _certificate(folder: Path, name: str) -> tuple[Path, Path]:
 async def test_samples_pass_a_topic_that_wants_tls_and_a_password(tmp_path: Path) -> None:
     """By the properties of Kafka's own clients, on both ends: the sidecar's and Spark's. What is sent is compressed.
 
-    What the topic took now is read for today, and not for a day long before.
+    Tables are built of it. What the topic took now is read for today, and not for a day long before.
     """
     key, certificate = _certificate(tmp_path, "localhost")
     together, client = tmp_path / "broker-both.pem", tmp_path / "client.properties"
@@ -163,39 +160,19 @@ async def test_samples_pass_a_topic_that_wants_tls_and_a_password(tmp_path: Path
         sink = KafkaSink(config, 1, stats, EventLog(), connection_options(config, strict=False))
         for days in (0, 3):
             sidecar = Sidecar(start_id=f"{days}", now=now - timedelta(days=days, seconds=10))
-            text = sidecar.sample(partition("t", 0, 1), link(1))
+            text = sidecar.sample(partition("t", 0, 7), link(7))
             sink.offer(replace(sample(1), chunks=[text]))
         await sink.close(60)
         assert stats.written["kafka"] == 2
         (segment,) = cluster.segments(SAMPLES, 0, 1)
         assert segment.read_bytes()[22] & 7 == ZSTD
-        dates = [now.date(), (now - timedelta(days=3)).date()]
-        found = await asyncio.to_thread(_read, f"kafka://{address}/{SAMPLES}", client, dates)
-    # two samples of three lines, and of the day before yesterday nothing
-    assert found == [6, 0]
-
-
-def _read(source: str, client: Path, days: Sequence[date]) -> list[int]:
-    """How many lines Spark reads of a topic for each day."""
-    connector = ",".join(str(jar) for jar in ensure("spark-kafka"))
-    script = f"""
-from datetime import date
-from pathlib import Path
-from weir.pipeline.days import Days
-from weir.pipeline.read import client_properties, read_lines
-from weir.pipeline.session import open_session
-spark = open_session("local[1]")
-kafka = client_properties(Path({str(client)!r}))
-days = [date.fromisoformat(day) for day in {[str(day) for day in days]}]
-print([len(read_lines(spark, {source!r}, Days.of(day), kafka=kafka).select("kind").collect()) for day in days])
-"""
-    plain = "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN"
-    environment = os.environ | {
-        "PYSPARK_SUBMIT_ARGS": f"--jars {connector} {plain} --conf spark.ui.enabled=false pyspark-shell",
-        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True, timeout=300)
-    found: list[int] = json.loads(done.stdout)
-    return found
+        source, options = f"kafka://{address}/{SAMPLES}", ("--command-config", str(client), "--master", "local[1]")
+        today, before = str(now.date()), str((now - timedelta(days=3)).date())
+        of_today, of_before = await asyncio.gather(
+            *(asyncio.to_thread(build, source, tmp_path / day, day, day, *options) for day in (today, before))
+        )
+    assert (of_today.returncode, of_today.stderr) == (0, "")
+    assert of_today.stdout.startswith(f"{today}: 1 samples, ")
+    assert [row[2:] for row in partition_bytes(tmp_path / today)] == [("leader", "t", 0, 7)] * 2
+    assert of_before.returncode == 1
+    assert of_before.stderr.startswith(f"weir: no whole sample arrived of {before}: ")

@@ -1,21 +1,16 @@
 """Samples of a throttled move, in files and in a topic: after a clean stop they tell every byte of the move."""
 
-import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
-from datetime import date, timedelta
 from pathlib import Path
 
-import duckdb
 import pytest
 
 from tests.integration.moves import MB, assert_identical, assert_throttled, filled, moving, throttle
+from tests.integration.reports import build, partition_bytes
 from tests.sample_files import lines_in, lines_of, of_kind
 from weir.lab.cluster import Cluster
-from weir.lab.jars import ensure
 from weir.lab.modes import NEWEST
 from weir.lab.produce import read_records
 from weir.samples.schema import AnyLine, LinkLine, PartitionLine, QuotaLine
@@ -71,19 +66,10 @@ def test_samples_of_a_move_have_every_byte_of_the_followers_segments(tmp_path: P
 
 
 def built(source: str, tables: Path, days: Sequence[str]) -> list[tuple[object, ...]]:
-    """Build tables as people do, with Spark's connector for topics, and return the rows of a partition's bytes."""
-    connector = ",".join(str(jar) for jar in ensure("spark-kafka"))
-    environment = os.environ | {
-        "PYSPARK_SUBMIT_ARGS": f"--jars {connector} --conf spark.sql.shuffle.partitions=2 pyspark-shell",
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    period = ("--from", days[0], "--to", f"{date.fromisoformat(days[-1]) + timedelta(days=1)}")
-    command = [sys.executable, "-m", "weir", "report", "build", "--input", source, "--output", str(tables), *period]
-    subprocess.run(command, env=environment, check=True, timeout=240)
-    with duckdb.connect(":memory:") as connection:
-        rates = f"read_parquet('{tables}/date=*/*/partition_rates/*/*.parquet', hive_partitioning=true)"
-        columns = '"window", epoch(window_start), side, topic, partition, bytes'
-        return connection.execute(f"SELECT {columns} FROM {rates} ORDER BY ALL").fetchall()  # noqa: S608 - own folder
+    """Build tables, and return the bytes of partitions."""
+    done = build(source, tables, days[0], days[-1])
+    assert done.returncode == 0, done.stderr
+    return partition_bytes(tables)
 
 
 def assert_told(lines: Sequence[AnyLine], broker_id: int, peer: int, side: str, topic: str, moved: int) -> None:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from itertools import cycle
 from pathlib import Path
 from random import Random
-from time import sleep
+from time import monotonic, sleep
 
 import pytest
 
@@ -140,6 +140,56 @@ def test_directory_that_is_none_is_told_before_anything_is_set(move: MoveCommand
     assert move.throttles() == NOTHING
     move.run("execute", planned(data), "--throttle", "10MB", "--watch")
     assert [state.replicas for state in move.admin.partitions([topic]).values()] == [(2,)]
+
+
+def test_list_that_brokers_would_not_take_is_told_at_once_and_the_longest_one_is_set(move: MoveCommands) -> None:
+    """Somebody else's entries take all of the room but for those of the move, and then a character more."""
+    topic = filled(move.cluster, move.topic, [1], MB, partitions=2)
+    others = [f"{number}:7" for number in range(10_000, 14_095)]
+    for last, fits in (("10:7", False), ("1:7", True)):
+        listed = ",".join([*others, last])
+        entity = ("--entity-type", "topics", "--entity-name", topic)
+        move.change(*entity, "--add-config", f"leader.replication.throttled.replicas=[{listed}]")
+        before = move.throttles()
+        begun = monotonic()
+        _, error = move.run("execute", move.plan(topic, {0: [2]}), "--throttle", "10MB", status=0 if fits else 1)
+        if fits:
+            assert len(move.throttles().lists[topic]["leader.replication.throttled.replicas"]) == 32_767
+            move.run("verify", move.plan(topic, {0: [2]}), "--watch")
+            assert [state.replicas for state in move.admin.partitions([topic]).values()] == [(2,), (1,)]
+        else:
+            assert monotonic() - begun < 20
+            assert "would have 32,768 characters, and brokers take 32,767: make plans with which at most 4,0" in error
+            assert move.admin.reassignments() == {}
+        assert move.throttles() == before
+
+
+def test_plans_that_a_script_puts_into_one_file_keep_their_throttles(move: MoveCommands) -> None:
+    """The second plan is done while the first one moves (kafka-kit #346)."""
+    topic = filled(move.cluster, move.topic, [1], 6 * MB, partitions=2)
+    move.run("execute", move.plan(topic, {0: [2]}), "--throttle", "200k")
+    both = move.plan(topic, {1: [1]})
+    move.run("execute", both, "--throttle", "200k", "--additional")
+    _, error = move.run("verify", both)
+    assert f"still moves {topic}-0, and its throttle stays" in error
+    assert move.throttles().lists[topic]["leader.replication.throttled.replicas"] == "0:1"
+    assert move.throttles().rates[1]["leader.replication.throttled.rate"] == "200000"
+    assert move.admin.reassignments()
+    move.run("execute", move.plan(topic, {0: [2]}), "--throttle", "20MB", "--additional", "--watch")
+    assert move.throttles() == NOTHING
+
+
+def test_verify_of_one_plan_tells_of_another_ones_throttle(move: MoveCommands) -> None:
+    """The first of two phases was never verified (kafka-kit #427)."""
+    topic = filled(move.cluster, move.topic, [1], MB, partitions=2)
+    first, second = move.plan(topic, {0: [2]}, "first"), move.plan(topic, {1: [3]}, "second")
+    for plan in (first, second):
+        move.run("execute", plan, "--throttle", "10MB")
+        move.wait_for_end()
+    _, error = move.run("verify", second)
+    assert f"nothing moves, and {topic} still has throttled replicas that another plan or person has set" in error
+    assert "note" not in move.run("verify", first)[1]
+    assert move.throttles() == NOTHING
 
 
 def test_addresses_as_scripts_have_them_reach_the_cluster(move: MoveCommands) -> None:

@@ -10,6 +10,7 @@ from time import monotonic
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from kafka.admin import ACL, ACLOperation, ACLPermissionType, KafkaAdminClient, ResourcePattern, ResourceType
 
 from tests.fakes.pki import Authority, Issued
 from tests.integration.moves import (
@@ -37,8 +38,8 @@ from weir.lab.network import LOOPBACK
 from weir.lab.produce import LiveProducer
 from weir.lab.sasl import PASSWORD, SCRAM
 from weir.lab.secured import SecuredCluster
-from weir.lab.security import CLIENT, principal
-from weir.lab.settings import toml_text
+from weir.lab.security import CLIENT, BrokerKeys, principal
+from weir.lab.settings import Route, toml_text
 from weir.lab.sidecar import Sidecar
 
 pytestmark = pytest.mark.integration
@@ -90,14 +91,14 @@ def _reloads(sidecar: Sidecar) -> float:
     return sidecar.metrics().value("weir_tls_reloads_total", result="ok")
 
 
-def _knock(cluster: SecuredCluster, issued: Issued | None) -> None:
-    """Connect to the leader's ingress as a follower would, with this certificate."""
+def _knock(cluster: SecuredCluster, issued: Issued | None, broker: int = LEADER) -> None:
+    """Connect to a broker's ingress as a follower would, with this certificate."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     if issued is not None:
         context.load_cert_chain(issued.together)
-    address = (LOOPBACK, cluster.places[LEADER].advertised)
+    address = (LOOPBACK, cluster.places[broker].advertised)
     with (
         socket.create_connection(address, timeout=10) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as connection,
@@ -132,48 +133,86 @@ class TestTlsAndSasl:
     ) -> None:
         """A sink reads what a source writes, each for longer than a SASL session."""
         cluster, pki = tls_and_sasl
-        cluster.create_topic("limited", {0: [LEADER]})
-        ids = {kind: f"connector-{kind}-limited-0" for kind in ("consumer", "producer")}
-        entry = {"client_id": "connector-*", "record.rate.limit": LIMIT}
-        for sidecar in cluster.sidecars.values():
-            status, body = sidecar.http("PUT", "/v1/limits", {"client": [entry]})
-            assert status == 200, body
-        errors: list[str] = []
         settings = {
-            "bootstrap.servers": f"localhost:{cluster.places[LEADER].advertised}",
             "security.protocol": "SASL_SSL",
             "ssl.ca.location": pki.authority.ca,
             "sasl.mechanism": SCRAM,
             "sasl.username": CLIENT,
             "sasl.password": PASSWORD,
-            "error_cb": lambda error: errors.append(str(error)),
         }
-        # requests in flight pass when a session ends, so they are as few as in Java
-        few = {"batch.num.messages": 10, "max.in.flight": 5}
-        producer = Producer(settings | few | {"client.id": ids["producer"]})
-        group = {"group.id": "limited", "auto.offset.reset": "earliest", "max.partition.fetch.bytes": 1}
-        consumer = Consumer(settings | {"client.id": ids["consumer"]} | group)
-        consumer.subscribe(["limited"])
-        delivered: list[float] = []
-        for number in range(RECORDS):
-            producer.produce("limited", f"{number:06d}", on_delivery=lambda *_: delivered.append(monotonic()))
-        read: list[tuple[float, int]] = []
-        end = monotonic() + 60
-        while (len(read) < RECORDS or len(delivered) < RECORDS) and monotonic() < end:
-            producer.poll(0)
-            found = [message for message in consumer.consume(RECORDS, timeout=0.05) if message.error() is None]
-            read += [(monotonic(), int(message.value() or b"")) for message in found]
-        assert [number for _, number in read] == list(range(RECORDS))
-        metrics = cluster.sidecars[LEADER].metrics()
-        for kind, times in (("consumer", [at for at, _ in read]), ("producer", delivered)):
-            assert RECORDS / LIMIT - 2 < times[-1] - times[0] < 2 * RECORDS / LIMIT, kind
-            assert metrics.value("weir_task_records_total", client_id=ids[kind]) >= RECORDS
-            assert metrics.value("weir_task_throttled_ratio", client_id=ids[kind]) > 0.2
-        consumer.close()
-        assert errors == []
-        cut = metrics.samples("weir_limit_holds_cut_total")
-        assert sum(one.value for one in cut if one.labels["then"] == "passed") <= 10
+        _held_to_their_limit(cluster, LEADER, settings, RECORDS)
         assert CLIENT not in {user for user, _ in cluster.fetchers(LEADER)}
+
+
+def _held_to_their_limit(cluster: SecuredCluster, broker: int, settings: dict[str, str], records: int) -> None:
+    """Have a sink read what a source writes, both through a broker's sidecar and held to LIMIT."""
+    cluster.create_topic("limited", {0: [broker]})
+    ids = {kind: f"connector-{kind}-limited-0" for kind in ("consumer", "producer")}
+    entry = {"client_id": "connector-*", "record.rate.limit": LIMIT}
+    for sidecar in cluster.sidecars.values():
+        status, body = sidecar.http("PUT", "/v1/limits", {"client": [entry]})
+        assert status == 200, body
+    errors: list[str] = []
+    common = settings | {
+        "bootstrap.servers": f"localhost:{cluster.places[broker].advertised}",
+        "error_cb": lambda error: errors.append(str(error)),
+    }
+    # requests in flight pass when a session ends, so they are as few as in Java
+    few = {"batch.num.messages": 10, "max.in.flight": 5}
+    producer = Producer(common | few | {"client.id": ids["producer"]})
+    group = {"group.id": "limited", "auto.offset.reset": "earliest", "max.partition.fetch.bytes": 1}
+    consumer = Consumer(common | {"client.id": ids["consumer"]} | group)
+    consumer.subscribe(["limited"])
+    delivered: list[float] = []
+    for number in range(records):
+        producer.produce("limited", f"{number:06d}", on_delivery=lambda *_: delivered.append(monotonic()))
+    read: list[tuple[float, int]] = []
+    end = monotonic() + 60
+    while (len(read) < records or len(delivered) < records) and monotonic() < end:
+        producer.poll(0)
+        found = [message for message in consumer.consume(records, timeout=0.05) if message.error() is None]
+        read += [(monotonic(), int(message.value() or b"")) for message in found]
+    assert [number for _, number in read] == list(range(records))
+    metrics = cluster.sidecars[broker].metrics()
+    for kind, times in (("consumer", [at for at, _ in read]), ("producer", delivered)):
+        assert records / LIMIT - 2 < times[-1] - times[0] < 2 * records / LIMIT, kind
+        assert metrics.value("weir_task_records_total", client_id=ids[kind]) >= records
+        assert metrics.value("weir_task_throttled_ratio", client_id=ids[kind]) > 0.2
+    consumer.close()
+    assert errors == []
+    cut = metrics.samples("weir_limit_holds_cut_total")
+    assert sum(one.value for one in cut if one.labels["then"] == "passed") <= 10
+
+
+def test_clients_with_certificates_are_held_to_their_limit(tmp_path: Path) -> None:
+    """Their listener has an ingress of its own, with the certificate that names them to the broker, which knows ACLs.
+
+    Somebody else's certificate is not taken.
+    """
+    authority = Authority(tmp_path)
+    here, application = authority.issue(principal(1), names=["localhost"]), authority.issue("application")
+    of_clients = {"ca": authority.ca, "client_auth": "required", "allowed_names": ["application"]}
+    ingress = {
+        "tls": {"certificate": here.together, **of_clients},
+        "upstream_tls": {"certificate": application.together, "ca": authority.ca},
+    }
+    keys = {1: BrokerKeys(here.together, authority.ca)}
+    with SecuredCluster("SSL", keys, ingress={1: ingress}, brokers=1, routes=Route.INGRESS) as cluster:
+        who = {("User:application", ACLOperation.ALL), ("User:ANONYMOUS", ACLOperation.DESCRIBE)}
+        acls = [
+            ACL(name, "*", operation, ACLPermissionType.ALLOW, ResourcePattern(kind, "limited"))
+            for name, operation in who
+            for kind in (ResourceType.TOPIC, ResourceType.GROUP)
+        ]
+        admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+        admin.create_acls(acls)
+        admin.close()
+        settings = {"security.protocol": "SSL", "ssl.ca.location": authority.ca}
+        own = {"ssl.certificate.location": application.certificate, "ssl.key.location": application.key}
+        _held_to_their_limit(cluster, 1, settings | own, 6 * LIMIT)
+        other = authority.issue("somebody-else")
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            _knock(cluster, other, 1)
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from tests.pipeline.exported import DAY, write_lines
 from tests.pipeline.many_samples import generate
 from weir.pipeline.days import Days
 from weir.pipeline.read import Lines, by_kind, good_lines, parse, read_lines
+from weir.pipeline.session import SPARK_SETTINGS, remember_names
 
 ELSEWHERE = "Europe/Berlin"
 
@@ -26,7 +27,7 @@ FOR_FEW_LINES: dict[str, bool | float | int | str | None] = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""To compile each query takes longer than to answer it. What runs compiled, as it is by itself: test_commands.py."""
+"""To compile each query takes longer than to answer it. A build that is compiled: test_commands.py."""
 
 NO_PYTHON = "/nowhere/python"
 """The Python of the executors: a job that asks for one fails, for they are to need nothing but Spark."""
@@ -68,12 +69,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.driver.memory", "1g")
             .config("spark.driver.extraJavaOptions", f"-Duser.timezone={ELSEWHERE} {QUICK_JAVA}")
             .config("spark.sql.session.timeZone", ELSEWHERE)
-            .config(map=FOR_FEW_LINES)
+            .config(map=SPARK_SETTINGS | FOR_FEW_LINES)
             .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
             .getOrCreate()
         )
         session.sparkContext.setLogLevel("OFF")
         session.sparkContext.pythonExec = NO_PYTHON
+        remember_names(session)
         yield session
         session.stop()
 

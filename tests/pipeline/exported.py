@@ -187,8 +187,13 @@ def rows(frame: DataFrame, *names: str, **equal: object) -> list[tuple[Any, ...]
     """The sorted rows of the columns `names` where the others are `equal`; times as text, in UTC."""
     for name, value in equal.items():
         frame = frame.where(F.col(name) == F.lit(value))
+    return sorted(unsorted_rows(frame, *names))
+
+
+def unsorted_rows(frame: DataFrame, *names: str) -> list[tuple[Any, ...]]:
+    """The rows of the columns `names`; times as text, in UTC."""
     shown = [frame[name].cast("string") if kind == "timestamp" else frame[name] for name, kind in _types(frame, names)]
-    return sorted(tuple(row) for row in frame.select(*shown).collect())
+    return [tuple(row) for row in frame.select(*shown).collect()]
 
 
 def types(table: Table) -> list[tuple[str, str]]:

@@ -13,8 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+import duckdb
 
 from weir.pipeline.open_tables import published, table_folder
 from weir.pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY, WINDOW_SECONDS
@@ -193,28 +192,27 @@ def _windows(line: Line) -> Iterator[tuple[str, int]]:
         yield window, ended // seconds * seconds
 
 
-def table_sums(spark: SparkSession, tables: Path) -> dict[str, Sums]:
+def table_sums(tables: Path) -> dict[str, Sums]:
     """Return the same of the tables that the job wrote."""
-
-    def table(name: str) -> DataFrame:
-        runs = [table_folder(folder, facts, name) for folder, facts in published(tables).items()]
-        return spark.read.parquet(*map(str, runs))
-
-    start = F.unix_seconds("window_start")
-    under_quota = F.round(F.col("mean_over_quota") * F.col("rate_bytes_per_second") * F.col("seconds")).cast("long")
-    replica = ("topic", "partition", "replica")
-    moved = F.inline(
-        F.array(
-            *(F.struct(F.lit(name).alias("of"), F.col(name).alias("bytes")) for name in ("bytes", "bytes_throttled"))
-        )
+    replica, moved = (
+        "topic, partition, replica",
+        "unnest(['bytes', 'bytes_throttled']), unnest([bytes, bytes_throttled])",
     )
-    found = {
-        PARTITION_RATES.name: table(PARTITION_RATES.name)
-        .where(F.col("topic") == CHECKED_TOPIC)
-        .select("window", start, "side", "partition", "bytes"),
-        BROKER_RATES.name: table(BROKER_RATES.name).select("window", start, "side", "broker_id", "throttled", "bytes"),
-        THROTTLE_ACCURACY.name: table(THROTTLE_ACCURACY.name).groupBy("broker_id").agg(F.sum(under_quota)),
-        MOVES.name: table(MOVES.name).select(*replica, moved),
-        REPLICA_LAG.name: table(REPLICA_LAG.name).select(*replica, "max_lag_messages"),
+    start = '"window", epoch(window_start)::BIGINT, side'
+    columns = {
+        PARTITION_RATES.name: f"{start}, partition, bytes",
+        BROKER_RATES.name: f"{start}, broker_id, throttled, bytes",
+        THROTTLE_ACCURACY.name: "broker_id, round(mean_over_quota * rate_bytes_per_second * seconds)::BIGINT",
+        MOVES.name: f"{replica}, {moved}",
+        REPLICA_LAG.name: f"{replica}, max_lag_messages",
     }
-    return {name: Sums({tuple(row)[:-1]: row[-1] for row in frame.collect()}) for name, frame in found.items()}
+    sums = {table: Sums() for table in columns}
+    with duckdb.connect(":memory:") as connection:
+        for table, of_table in columns.items():
+            runs = [table_folder(folder, facts, table) for folder, facts in published(tables).items()]
+            files = [str(file) for run in runs for file in run.rglob("*.parquet")]
+            found = connection.read_parquet(files, hive_partitioning=True)
+            told = found.filter(f"topic = '{CHECKED_TOPIC}'") if table == PARTITION_RATES.name else found
+            for *key, size in told.project(of_table).fetchall():
+                sums[table][tuple(key)] += size
+    return sums

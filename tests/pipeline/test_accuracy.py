@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from pyspark.sql import DataFrame
+
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import NOON, Sidecar, link, quota, rows, types
-from weir.pipeline.accuracy import quotas_in_force, throttle_accuracy, throttle_minutes
+from weir.pipeline.accuracy import minutes_in_force, quotas_in_force, throttle_accuracy, throttle_minutes
+from weir.pipeline.read import Lines
 from weir.pipeline.tables import THROTTLE_ACCURACY, THROTTLE_MINUTES
 
 FIGURES = (
@@ -23,6 +26,10 @@ FIGURES = (
 )
 
 
+def _minutes(lines: Lines) -> DataFrame:
+    return minutes_in_force(quotas_in_force(lines))
+
+
 def test_span_goes_on_over_samples_and_its_cut_second_is_one(frames: Frames) -> None:
     """Quota 100 from 12:00:00 for 20 s. The samples meet at 1010.5: the second 1010 has 60 + 60 bytes.
 
@@ -34,7 +41,7 @@ def test_span_goes_on_over_samples_and_its_cut_second_is_one(frames: Frames) -> 
         sidecar.sample(quota(100, 1000, [100] * 10 + [60], 1000.0, 1010.5), link(0), seconds=10.5),
         sidecar.sample(quota(100, 1010, [60] + [50] * 9, 1010.5, 1020.0), link(0, left_out=3), seconds=9.5),
     )
-    table = throttle_accuracy(quotas_in_force(lines))
+    table = throttle_accuracy(_minutes(lines))
     assert table.dtypes == types(THROTTLE_ACCURACY)
     assert rows(table, "quota_id", "broker_id", "side", "policy", *FIGURES) == [
         (
@@ -53,7 +60,7 @@ def test_other_rate_or_a_gap_begins_another_span(frames: Frames) -> None:
     second = sidecar.sample(quota(200, 1010, [20] * 10, 1010.0, 1020.0))
     sidecar.sample()
     fourth = sidecar.sample(quota(200, 1030, [0] * 10, 1030.0, 1040.0))
-    table = throttle_accuracy(quotas_in_force(frames.lines(first, second, fourth)))
+    table = throttle_accuracy(_minutes(frames.lines(first, second, fourth)))
     assert rows(table, "start", "seconds", *FIGURES[4:]) == [
         ("2026-11-02 12:00:00", 4.0, 0.1, 0.1, 0.1, 0.0, 0.0, 0),
         ("2026-11-02 12:00:04", 16.0, 700 / 3200, 2.0, 580 / 2000, 1.0, 0.0, 0),
@@ -70,7 +77,7 @@ def test_each_quota_of_a_side_counts_for_itself_and_only_where_its_rate_is_a_bou
             quota(50, 1000, [5] * 10, 1000.0, 1010.0, name="into/3", mode="shared"),
         )
     )
-    assert sorted(rows(throttle_accuracy(quotas_in_force(lines)), "quota_id", "mean_over_quota")) == [
+    assert sorted(rows(throttle_accuracy(_minutes(lines)), "quota_id", "mean_over_quota")) == [
         ("leader.recovery.throttled.rate", 0.4),
         ("leader.replication.throttled.rate", 0.1),
     ]
@@ -78,9 +85,9 @@ def test_each_quota_of_a_side_counts_for_itself_and_only_where_its_rate_is_a_bou
 
 def test_quota_of_zero_has_no_ratio(frames: Frames) -> None:
     lines = frames.lines(Sidecar().sample(quota(0, 1000, [5] + [0] * 9, 1000.0, 1010.0)))
-    assert rows(
-        throttle_accuracy(quotas_in_force(lines)), "mean_over_quota", "worst_1s_over_quota", "seconds_over"
-    ) == [(None, None, 1.0)]
+    assert rows(throttle_accuracy(_minutes(lines)), "mean_over_quota", "worst_1s_over_quota", "seconds_over") == [
+        (None, None, 1.0)
+    ]
 
 
 def test_minutes_of_a_quota_add_up_to_its_span(frames: Frames) -> None:
@@ -95,7 +102,7 @@ def test_minutes_of_a_quota_add_up_to_its_span(frames: Frames) -> None:
         sidecar.sample(quota(100, 1010, [60] + [50] * 9, 1010.5, 1020.0), link(0, left_out=3), seconds=9.5),
         sidecar.sample(quota(100, 1020, [50] * 10, 1020.0, 1030.0), link(0)),
     )
-    table = throttle_minutes(quotas_in_force(lines))
+    table = throttle_minutes(_minutes(lines))
     assert table.dtypes == types(THROTTLE_MINUTES)
     of = ("leader.replication.throttled.rate", 1, "leader", "2026-11-02 12:00:49.5")
     assert rows(table, *THROTTLE_MINUTES.columns) == [
@@ -103,6 +110,4 @@ def test_minutes_of_a_quota_add_up_to_its_span(frames: Frames) -> None:
         ("2026-11-02 12:01:00", *of, 19.5, 1010, 1.2, 1.02, 1.0, 9.5, 440),
     ]
     figures = ("start", "seconds", "worst_1s_over_quota", "worst_10s_over_quota", "seconds_over", "bytes_left_out")
-    assert rows(throttle_accuracy(quotas_in_force(lines)), *figures) == [
-        ("2026-11-02 12:00:49.5", 30.0, 1.2, 1.02, 1.0, 430)
-    ]
+    assert rows(throttle_accuracy(_minutes(lines)), *figures) == [("2026-11-02 12:00:49.5", 30.0, 1.2, 1.02, 1.0, 430)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,10 @@ from weir.pipeline.day_tables import QUARANTINE, TABLES
 from weir.pipeline.days import Days, parse_hour
 from weir.pipeline.errors import BuildError
 from weir.pipeline.open_tables import published, table_folder
-from weir.pipeline.rates import partition_rates
-from weir.pipeline.read import Lines, read_lines
+from weir.pipeline.read import Lines, by_partition, read_lines
 from weir.pipeline.session import FILE_TASKS, SHUFFLE_TASKS, as_set
 from weir.pipeline.storage import Output
-from weir.pipeline.tables import MOVES, PARTITION_RATES
+from weir.pipeline.tables import MOVES, PARTITION_RATES, WINDOW_SECONDS
 
 NEXT_DAY = DAY + timedelta(days=1)
 HOUR = timedelta(hours=1)
@@ -77,6 +77,13 @@ class Job:
                 found[name] = []
         return found
 
+    def descriptions(self) -> set[str]:
+        """What Spark's pages say of the jobs that it has run."""
+        context: Any = self.spark.sparkContext
+        jobs = context._jsc.sc().statusStore().jobsList(None)
+        told = [jobs.apply(number).description() for number in range(jobs.size())]
+        return {description.get() for description in told if description.isDefined()}
+
 
 @pytest.fixture
 def job(spark: SparkSession, tmp_path: Path) -> Job:
@@ -85,19 +92,21 @@ def job(spark: SparkSession, tmp_path: Path) -> Job:
 
 @pytest.fixture
 def light_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
-    """A job whose tables, all but partition_rates, hold nothing but the number of lines.
+    """A job of three tables: `partition_rates` with nothing but bytes, by window, `moves` with a number of lines.
 
     For tests of how tables are written, whatever is in them: Spark plans the real ones for seconds.
     """
 
-    def counted(lines: Lines) -> DataFrame:
-        return lines.partitions.agg(F.count("*").alias("lines"), F.max("ended").alias("ended"))
-
     def of_day(lines: Lines, _: object, bad: DataFrame, __: object, places: int) -> dict[str, DataFrame]:
-        rates = {PARTITION_RATES.name: partition_rates(lines, places=places), QUARANTINE: bad}
-        return {**{name: counted(lines) for name in TABLES}, **rates}
+        windows = F.explode(F.array(*map(F.lit, WINDOW_SECONDS))).alias("window")
+        moved = by_partition(lines.partitions, "bytes_unthrottled").select("partition", windows, "bytes_unthrottled")
+        size = F.sum("bytes_unthrottled").alias("bytes")
+        return {
+            PARTITION_RATES.name: moved.repartition(places, "partition").groupBy("partition", "window").agg(size),
+            MOVES.name: lines.partitions.agg(F.count("*").alias("lines"), F.max("ended").alias("ended")),
+            QUARANTINE: bad,
+        }
 
-    monkeypatch.setattr("weir.pipeline.build.BY_WINDOW", frozenset({PARTITION_RATES.name}))
     monkeypatch.setattr("weir.pipeline.build.day_tables", of_day)
     return job
 
@@ -127,9 +136,16 @@ def test_tables_of_a_day_have_as_many_tasks_as_their_rows_need(
 
 
 def test_rerun_of_a_range_gives_the_same_tables(job: Job) -> None:
-    """Both days, then each alone: a day's tables are those of its samples, and other days stay."""
-    sidecar = Sidecar()
-    job.export(_sample(sidecar, 100) + b"bad\n")
+    """Both days, then each alone: a day's tables are those of its samples, and other days stay.
+
+    A sample of 12:59:55 lies in the folder of 13:00. Before the last run it comes again, late, in a file of its own,
+    and counts once. Afterwards the session is as it was.
+    """
+    names = ("spark.sql.parquet.compression.codec", "spark.sql.session.timeZone", "spark.sql.ansi.enabled")
+    settings = [job.spark.conf.get(name) for name in names]
+    sidecar = Sidecar(now=NOON + timedelta(minutes=59, seconds=45))
+    text = _sample(sidecar, 100)
+    job.export(text + b"bad\n", hour=13)
     sidecar.now += timedelta(days=1)
     job.export(_sample(sidecar, 200), day=NEXT_DAY)
     first, second = job.run(days=2)
@@ -148,31 +164,34 @@ def test_rerun_of_a_range_gives_the_same_tables(job: Job) -> None:
     assert second.samples == 1
     before = job.contents(), job.contents(NEXT_DAY)
     assert [row[-1] for row in before[0]["partition_rates"]] == [100, 100]
+    _assert_files(job.tables / f"date={DAY}" / job.current())
+    assert {f"weir: {DAY} {table}" for table in TABLES} <= job.descriptions()
     job.run(NEXT_DAY)
-    assert job.run() == [first]
+    assert (job.contents(), job.contents(NEXT_DAY)) == before
+    job.export(text, "late", hour=12)
+    assert job.run() == [replace(first, has_duplicates=True)]
     assert (job.contents(), job.contents(NEXT_DAY)) == before
     assert sorted(path.name for path in job.tables.iterdir()) == [f"date={DAY}", f"date={NEXT_DAY}"]
+    assert [job.spark.conf.get(name) for name in names] == settings
 
 
-def test_late_and_repeated_samples_are_counted_once(job: Job) -> None:
-    """A sample of 12:59:55 lies in the folder of 13:00, and comes again, late, in a file of its own."""
-    sidecar = Sidecar(now=NOON + timedelta(minutes=59, seconds=45))
-    text = _sample(sidecar, 100)
-    job.export(text, hour=13)
-    (first,) = job.run()
-    before = job.contents()
-    job.export(text, "late", hour=12)
-    (second,) = job.run()
-    assert (first.has_duplicates, second.has_duplicates) == (False, True)
-    assert job.contents() == before
+def _assert_files(folder: Path) -> None:
+    """Each table is a file or two, with times that have statistics."""
+    assert max(len(list((folder / table).rglob("*.parquet"))) for table in TABLES) == 2
+    with duckdb.connect(":memory:") as connection:
+        (file,) = (folder / "coverage").glob("*.parquet")
+        query = "SELECT compression, stats_min_value FROM parquet_metadata(?) WHERE path_in_schema = 'window_start'"
+        ((codec, least),) = connection.execute(query, [str(file)]).fetchall()
+    assert codec == "ZSTD"
+    assert least.startswith("2026-11-02 12:59:00")
 
 
-def test_day_ends_at_midnight_utc_whatever_folder_a_sample_lies_in(job: Job, elsewhere: None) -> None:
+def test_day_ends_at_midnight_utc_whatever_folder_a_sample_lies_in(light_job: Job, elsewhere: None) -> None:
     sidecar = Sidecar(now=NOON.replace(hour=23, minute=59, second=45))
-    job.export(_sample(sidecar, 1) + _sample(sidecar, 2), hour=23)  # 23:59:55, and 00:00:05 of the next day
-    one, two = job.run(days=2)
+    light_job.export(_sample(sidecar, 1) + _sample(sidecar, 2), hour=23)  # 23:59:55, and 00:00:05 of the next day
+    one, two = light_job.run(days=2)
     assert (one.samples, two.samples) == (1, 1)
-    assert [row[-1] for row in job.contents(NEXT_DAY)["partition_rates"]] == [2, 2]
+    assert [row[-1] for row in light_job.contents(NEXT_DAY)["partition_rates"]] == [2, 2]
 
 
 def test_empty_range_says_so_and_writes_empty_tables(job: Job) -> None:
@@ -197,24 +216,6 @@ def test_brokers_that_sent_nothing_are_named_and_a_day_without_samples_is_told(l
     assert (nothing_came(reports) or "").startswith(
         "no whole sample arrived of 2026-11-04: sidecars export some at all"
     )
-
-
-def test_tables_are_a_file_or_two_with_times_that_have_statistics(job: Job) -> None:
-    """Afterwards the session is as it was."""
-    names = ("spark.sql.parquet.compression.codec", "spark.sql.session.timeZone", "spark.sql.ansi.enabled")
-    before = [job.spark.conf.get(name) for name in names]
-    sidecar = Sidecar()
-    job.export(b"".join(_sample(sidecar, 1) for _ in range(5)))
-    job.run()
-    folder = job.tables / f"date={DAY}" / job.current()
-    assert max(len(list((folder / table).rglob("*.parquet"))) for table in TABLES) == 2
-    with duckdb.connect(":memory:") as connection:
-        (file,) = (folder / "coverage").glob("*.parquet")
-        query = "SELECT compression, stats_min_value FROM parquet_metadata(?) WHERE path_in_schema = 'window_start'"
-        ((codec, least),) = connection.execute(query, [str(file)]).fetchall()
-    assert codec == "ZSTD"
-    assert least.startswith("2026-11-02 12:00:00")
-    assert [job.spark.conf.get(name) for name in names] == before
 
 
 def test_days_that_are_older_than_what_is_kept_are_deleted(light_job: Job) -> None:

@@ -7,9 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
+from py4j.clientserver import JavaClient
+from pyspark.sql import SparkSession, functions
 
 pytestmark = pytest.mark.spark
 
@@ -48,6 +51,24 @@ def test_session_of_spark_submit_has_them_too(tmp_path: Path) -> None:
     submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--conf", "spark.ui.enabled=false"]
     own = ["--master", "local[3]", "--conf", "spark.locality.wait=1s"]
     assert _settings([*submit, *own, str(script)]) == ["1000", "16", "1s", "local[3]", *LOOPBACK]
+
+
+def test_column_is_asked_for_in_two_questions(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether there is such a function, and to call it. Spark's own way needs more, some of them slow."""
+    asked: list[str] = []
+    send = JavaClient.send_command
+
+    def counted(client: Any, command: str, *of: Any, **more: Any) -> Any:
+        asked.append(command)
+        return send(client, command, *of, **more)
+
+    functions.col("a")
+    monkeypatch.setattr(JavaClient, "send_command", counted)
+    column = functions.col("a")
+    assert len(asked) == 2, asked
+    asked.clear()
+    column + 1
+    assert len(asked) == 1, asked
 
 
 def test_master_that_is_none_is_told_in_a_sentence() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from weir.lab.errors import LabError
 from weir.lab.hosts import Hosts, missing
 from weir.proxy.capture.rules import CaptureRules, mark_of
 
@@ -22,6 +23,16 @@ NEEDS_KERNEL = [
     pytest.mark.skipif(shutil.which("nft") is None, reason="no nft here: install nftables"),
 ]
 
+FIREWALL = """
+add table inet firewall
+add chain inet firewall input { type filter hook input priority 0; policy drop; }
+add rule inet firewall input ct state established,related accept
+add rule inet firewall input iif lo accept
+add rule inet firewall input icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept
+add rule inet firewall input tcp dport 9092 accept
+""".replace("\n", "; ")
+"""As firewalls are written by hand, and by ufw."""
+
 SETTER = """
 import json, sys
 from ipaddress import ip_address
@@ -29,8 +40,10 @@ from weir.proxy.capture.nftables import Nftables
 from weir.proxy.capture.rules import CaptureRules
 packet_filter = Nftables()
 for given in json.load(sys.stdin):
-    rules = CaptureRules(given["id"], 9092, {4: given["in"]}, {4: given["out"]}, given["anyone"], given["user"])
+    ingress, egress = ({version: given[side] for version in (4, 6)} for side in ("in", "out"))
+    rules = CaptureRules(given["id"], 9092, ingress, egress, given["anyone"], given["user"], given["transparent"])
     packet_filter.run(rules.create())
+    packet_filter.run(rules.track(others=given["others"]))
     packet_filter.run(rules.addresses(map(ip_address, given["own"]), map(ip_address, given["peers"])))
     packet_filter.run(rules.stay_alive())
 print("set", flush=True)
@@ -38,17 +51,31 @@ import time; time.sleep(float(sys.argv[1]))
 """
 """Sets rules, and holds them for some seconds."""
 
+KEPT = 7000  # connections to this port stay
+
 LISTENER = """
 import socket, sys, threading
-from weir.proxy.capture.destination import original_destination
-def serve(port):
-    listening = socket.create_server(("0.0.0.0", port))
+from weir.proxy.capture.destination import make_transparent, original_destination
+KEPT, kept = 7000, []
+def serve(listening, port):
     while True:
         connection, _ = listening.accept()
-        connection.sendall(f"{port} {original_destination(connection)}".encode())
+        if port == KEPT:
+            kept.append(connection)
+            continue
+        connection.sendall(f"{port} {original_destination(connection, port)}".encode())
         connection.close()
 for port in map(int, sys.argv[1:]):
-    threading.Thread(target=serve, args=(port,), daemon=True).start()
+    for family in (socket.AF_INET, socket.AF_INET6):
+        listening = socket.socket(family)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if port % 10000 == 9093:
+            make_transparent(listening, 0x77770000)
+        listening.bind(("", port))
+        listening.listen(100)
+        threading.Thread(target=serve, args=(listening, port), daemon=True).start()
 print("listening", flush=True)
 threading.Event().wait(60)
 """
@@ -58,13 +85,23 @@ CLIENT = """
 import os, socket, sys
 host, mark, user = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 os.setuid(user)  # a socket's owner is whoever made it
-client = socket.socket()
+client = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
 if mark:
     client.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, mark)
 client.settimeout(3)
 client.connect((host, 9092))
 print(client.recv(100).decode())
 """
+
+
+MANY = """
+import socket, sys, time
+port = int(sys.argv[1])
+kept = [socket.create_connection((host, port)) for host in sys.argv[2:] for _ in range(100)]
+print("connected", flush=True)
+time.sleep(60)
+"""
+"""Has a hundred connections to a port of each address."""
 
 
 class Kernel:
@@ -96,6 +133,10 @@ class Kernel:
         """Connect from a host to PORT of an address; returns the port reached, and the original destination."""
         return self.hosts.run(number, sys.executable, "-c", CLIENT, host, str(mark), str(user)).strip()
 
+    def tracked(self) -> int:
+        """How many connections the kernel tracks on host 1."""
+        return int(self.hosts.run(1, "cat", "/proc/sys/net/netfilter/nf_conntrack_count"))
+
     def close(self) -> None:
         for process in self._running:
             process.kill()
@@ -115,7 +156,7 @@ def hosts() -> Iterator[Hosts]:
 def kernel(hosts: Hosts) -> Iterator[Kernel]:
     kernel = Kernel(hosts)
     for number in (1, 2, 3):
-        kernel.begin(number, LISTENER, PORT, *((19092, 19093, 29092, 29093) if number == 1 else ()))
+        kernel.begin(number, LISTENER, PORT, *((19092, 19093, 29092, 29093, KEPT) if number == 1 else ()))
     try:
         yield kernel
     finally:
@@ -124,8 +165,9 @@ def kernel(hosts: Hosts) -> Iterator[Kernel]:
 
 def rules_of(hosts: Hosts, **more: Any) -> dict[str, Any]:
     """Broker 1 on host 1, its peer on host 2; host 3 is a client's."""
-    own, peers = [hosts.address(1)], [hosts.address(2)]
-    return {"id": 1, "in": 19093, "out": 19092, "anyone": False, "user": None, "own": own, "peers": peers, **more}
+    own, peers = ([hosts.address(number), hosts.address6(number)] for number in (1, 2))
+    told = {"id": 1, "in": 19093, "out": 19092, "anyone": False, "user": None, "others": True, "transparent": True}
+    return {**told, "own": own, "peers": peers, **more}
 
 
 class TestKernel:
@@ -143,10 +185,52 @@ class TestKernel:
         assert kernel.reach(1, other) == f"{PORT} None"  # to somebody who is no broker
         assert kernel.reach(1, own) == f"{PORT} None"  # to itself
 
-    def test_anyone_is_led_through_where_that_is_wanted(self, kernel: Kernel) -> None:
-        kernel.set(rules_of(kernel.hosts, anyone=True))
+    @pytest.mark.long
+    def test_firewall_that_lets_in_the_brokers_port_lets_in_what_is_captured(self, kernel: Kernel) -> None:
+        hosts = kernel.hosts
+        hosts.run(1, "nft", FIREWALL)
+        try:
+            holder = kernel.set(rules_of(hosts))
+            for host in (hosts.address(1), hosts.address6(1)):
+                assert kernel.reach(2, host).startswith("19093 ")
+            holder.kill()
+            holder.wait()
+            kernel.set(rules_of(hosts, transparent=False))  # what is left where the kernel has no tproxy
+            with pytest.raises(LabError, match="timed out"):
+                kernel.reach(2, hosts.address(1))
+        finally:
+            hosts.run(1, "nft", "delete table inet firewall")
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("transparent", [True, False])
+    def test_clients_of_this_machine_reach_its_broker_where_anyone_is_captured(
+        self, kernel: Kernel, transparent: bool
+    ) -> None:
+        """So does the sidecar itself: what it sends to its broker may not come back to it."""
         own = kernel.hosts.address(1)
+        kernel.set(rules_of(kernel.hosts, anyone=True, transparent=transparent))
         assert kernel.reach(3, own) == f"19093 {own}:{PORT}"
+        assert kernel.reach(1, own) == f"{PORT} None"
+        assert kernel.reach(1, own, mark=mark_of(1)) == f"{PORT} None"
+
+    @pytest.mark.long
+    @pytest.mark.parametrize("others", [True, False])
+    def test_others_connections_are_tracked_only_where_that_is_wanted(self, kernel: Kernel, others: bool) -> None:
+        """Also those of IPv6, and those that this machine begins. What is between brokers is led through either way."""
+        hosts = kernel.hosts
+        kernel.begin(2, LISTENER, KEPT)
+        kernel.set(rules_of(hosts, others=others))
+        before = kernel.tracked()
+        kernel.begin(3, MANY, KEPT, hosts.address(1), hosts.address6(1))
+        kernel.begin(1, MANY, KEPT, hosts.address(2), hosts.address6(2))
+        added = kernel.tracked() - before
+        assert added >= 400 if others else added < 10
+        for own, peer in ((hosts.address(1), hosts.address(2)), (f"{hosts.address6(1)}", f"{hosts.address6(2)}")):
+            shown = [f"[{host}]" if ":" in host else host for host in (own, peer)]
+            assert kernel.reach(2, own) == f"19093 {shown[0]}:{PORT}"
+            assert kernel.reach(1, peer) == f"19092 {shown[1]}:{PORT}"
+            assert kernel.reach(1, peer, mark=mark_of(1)) == f"{PORT} None"
+            assert kernel.reach(3, own) == f"{PORT} None"
 
     @pytest.mark.long
     def test_rules_are_gone_with_the_process_that_was_killed(self, kernel: Kernel) -> None:
@@ -202,9 +286,9 @@ class TestKernel:
 
 
 def test_versions_and_sides_without_a_port_have_no_redirect() -> None:
-    rules = CaptureRules(1, PORT, {4: 19093}, {}).create()
-    assert rules.count("redirect") == 2  # from other machines, and from other sidecars of this one
-    assert "ip6 daddr" not in rules
+    rules = [rule for rule in CaptureRules(1, PORT, {4: 19093}, {}).create().splitlines() if "to :" in rule]
+    assert len(rules) == 2  # from other machines, and from other sidecars of this one
+    assert "ip6" not in "".join(rules)
 
 
 def test_addresses_go_to_the_set_of_their_version() -> None:

@@ -468,6 +468,7 @@ async def test_a_producer_with_acks_0_that_is_gone_is_not_kept_for_ever() -> Non
             await found.move(1.0)
             await asyncio.sleep(0.005)
         assert not found.relay.listener.links
+        assert found.stage.holds_cut["dropped"] == 1
         received = await broker.receive(len(b"".join(sent)))
     assert received == b"".join(sent)[: len(received)]
     assert 4 <= len(received) / len(sent[0]) <= 9, "one each 10 s, for 60 s"

@@ -17,9 +17,9 @@ from tests.fakes.throttle_cluster import (
 from tests.proxy.loop_gaps import longest_gaps
 from tests.proxy.watched import LISTS, Following, events, fields, listed, until
 from weir.proxy.cluster import follow
-from weir.proxy.cluster.follow import IDLE_LISTS_PER_ROUND, LISTS_PER_ROUND, WHAT
+from weir.proxy.cluster.follow import IDLE_LISTS_PER_ROUND, LISTS_PER_ROUND, TOPICS_SECONDS, WHAT
 from weir.proxy.log import FAULT_INTERVAL_SECONDS
-from weir.quota.followed_throttle import NO_RATE, RATE_KEPT_SECONDS, Move
+from weir.quota.followed_throttle import LISTS_KEPT_SECONDS, NO_RATE, RATE_KEPT_SECONDS, Move
 from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 
@@ -33,7 +33,8 @@ async def test_first_round_tells_the_throttle_racks_and_moves(cluster: ThrottleC
     assert following.stats.throttle_read_at == following.clock()
     assert following.polls(WHAT) == (1, 0)
     await following.round()
-    assert sorted(name for name, _ in following.told if name != "brokers") == ["moves", "racks", "throttle"]
+    told = sorted(name for name, _ in following.told if name != "brokers")
+    assert told == ["moves", "racks", "throttle", "told_lists"]
     cluster.moves = {}
     cluster.racks = {1: "b"}
     await following.round()
@@ -126,7 +127,7 @@ async def test_malformed_list_among_many_topics_is_logged_once_however_often_its
 
 @pytest.mark.parametrize("text", [None, "", "[]"])
 async def test_list_that_is_empty_is_none(text: str | None, cluster: ThrottleCluster, following: Following) -> None:
-    cluster.lists["orders"] = {LEADER_REPLICAS: text, FOLLOWER_REPLICAS: "none"}
+    cluster.lists["orders"] = {LEADER_REPLICAS: text, FOLLOWER_REPLICAS: ""}
     assert await following.round() == {}
 
 
@@ -137,7 +138,8 @@ async def test_lists_of_a_deleted_topic_and_of_one_that_may_not_be_seen(
     await following.round()
     del cluster.lists["orders"]
     cluster.errors["payments"] = 29
-    assert await following.round() == listed("payments")
+    assert await following.round(TOPICS_SECONDS) == {**listed("orders"), **listed("payments")}
+    assert await following.round(LISTS_KEPT_SECONDS) == listed("payments")
     assert fields(caplog, "kafka_throttle_list_refused")["error"] == "TopicAuthorizationFailedError"
     assert UNKNOWN_TOPIC not in cluster.errors.values()
 
@@ -146,14 +148,30 @@ async def test_topic_whose_lists_were_never_told_counts_as_listed(
     cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As after a restart in mid-move: else the move would pass whole."""
+    cluster.lists["payments"] = {}
     cluster.rates, cluster.errors = {1: {LEADER_RATE: "1000"}}, {"orders": 7}
     cluster.moves = {"orders": {0: ([1, 2], [2])}}
-    everything = dict.fromkeys((f"orders.{LEADER_REPLICAS}", f"orders.{FOLLOWER_REPLICAS}"), "*")
-    assert await following.round() == {LEADER_RATE: 1000, **everything}
+    assert await following.round() == {LEADER_RATE: 1000}
+    assert following.view.told_lists == frozenset({b"payments"})
     assert "count as listed" in str(fields(caplog, "kafka_throttle_list_refused")["effect"])
     del cluster.errors["orders"]
-    cluster.lists["orders"] = {}
-    assert await following.round() == {LEADER_RATE: 1000}
+    await following.round()
+    assert following.view.told_lists == frozenset({b"payments", b"orders"})
+
+
+async def test_topic_that_a_broker_does_not_know_for_a_moment_keeps_its_lists(
+    cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that has just started knows no topic. The move would pass whole until it does."""
+    cluster.rates = {1: {LEADER_RATE: "1000"}}
+    before = await following.round()
+    lists = cluster.lists.pop("orders")
+    cluster.lists["payments"] = {}
+    for _ in range(4):
+        assert await following.round(TOPICS_SECONDS) == before
+    assert not events(caplog)
+    cluster.lists["orders"] = lists
+    assert await following.round(TOPICS_SECONDS) == before
 
 
 async def test_rates_are_not_in_force_before_any_topic_is_known(cluster: ThrottleCluster, following: Following) -> None:

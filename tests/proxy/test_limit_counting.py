@@ -59,7 +59,7 @@ def test_any_pieces_of_answers_pass_and_are_counted(answers: list[list[int]], cu
     for number, batches in enumerate(answers):
         counts = counts_of_answer(FETCH, 12)
         assert counts is not None
-        stream.expect(Pending(number, FetchAnswer(stage, client, counts, by_id=False, answered=lambda records: None)))
+        stream.expect(Pending(number, watcher=FetchAnswer(stage, client, counts, lambda records: None)))
         data += answer(number, batches)
     for begin, end in pairwise([0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]):
         piece = memoryview(data)[begin:end]  # as Link.received has it
@@ -80,7 +80,7 @@ def test_a_piece_in_the_middle_of_an_answer_is_only_looked_at() -> None:
     assert client is not None
     assert counts is not None
     stream, data = ResponseStream(), answer(1, [8])
-    stream.expect(Pending(1, FetchAnswer(stage, client, counts, by_id=False, answered=lambda records: None)))
+    stream.expect(Pending(1, watcher=FetchAnswer(stage, client, counts, lambda records: None)))
     out: list[Buffer] = []
     assert not stream.looks(memoryview(data)[:1])  # nothing is known of it yet
     stream.receive(memoryview(data)[:500], out)

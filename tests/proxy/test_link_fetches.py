@@ -1,8 +1,10 @@
 """Replica fetches are planned, and what is decided is carried out in request order."""
 
 import asyncio
+import socket
 import time
 from collections import deque
+from functools import partial
 
 import pytest
 
@@ -21,6 +23,7 @@ from weir.protocol.fetch import (
 from weir.protocol.framing import Pending, ReplicaFetch
 from weir.protocol.header import RequestHeader
 from weir.protocol.steps import at_once
+from weir.protocol.take_out import Passing
 from weir.proxy.log import EventLog
 from weir.proxy.relay import outcomes
 from weir.proxy.relay.fetches import ReplicaFetches, ThrottleFailed
@@ -450,6 +453,26 @@ def test_a_decision_is_given_the_request_decoded() -> None:
 
     Detached(decide).take(fetch(8, 5))
     assert (seen[0].header, seen[0].replica_id) == (RequestHeader(1, 3, 8, b"c"), 5)
+
+
+async def test_a_held_fetch_is_decided_about_when_the_answer_before_it_has_gone() -> None:
+    """Its client has not read that, and has more on its way with each fetch that it sends ahead."""
+    asked = fetch(1, 5, topics=((b"t", ((0, 7, 10),)),))
+    answer = fetch_response(1, topics=((b"t", ((0, 9, bytes(400_000)),)),))
+    async with relaying() as relay:
+        granted = partial(Forward, admit=lambda *_: Passing.ALL, holds_all=True)
+        relay.throttle.decisions += [granted, Hold(FAR), Forward]
+        client, broker = await relay.connect(asked)
+        client.connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**15)
+        await client.send(fetch(2, 5))
+        await relay.until(lambda: relay.stats.held)
+        await broker.send(answer)
+        await relay.until(lambda: relay.throttle.told("settle"))
+        await asyncio.sleep(0.05)
+        assert len(relay.throttle.told("plan")) == 2
+        await client.expect(answer)
+        await broker.expect(fetch(2, 5))
+        assert [call[1] for call in relay.throttle.told("plan")] == [1, 2, 2]
 
 
 async def test_an_answer_wakes_the_fetch_behind_it_though_others_are_next_in_line() -> None:

@@ -93,16 +93,23 @@ def test_rest_of_a_partition_is_its_offsets_in_bytes_and_half_a_batch_more() -> 
     assert sizes.remaining(10, others) == 125
 
 
+def test_miss_of_the_broker_itself_means_too_small_a_cap() -> None:
+    known = BatchSizes()
+    known.learn(seen(*[100] * 5))
+    known.miss(BatchSizes(), is_last_hop=True)
+    assert known.barren == 1
+
+
 def test_miss_of_known_sizes_is_forgiven_six_times() -> None:
     known, unknown = BatchSizes(), BatchSizes()
     known.learn(seen(*[100] * 5))
     for _ in range(6):
-        known.miss(BatchSizes())
+        known.miss(BatchSizes(), is_last_hop=False)
     assert known.cap_for(1000, 5000, BatchSizes()) == (1000, True)
-    known.miss(BatchSizes())
+    known.miss(BatchSizes(), is_last_hop=False)
     assert known.cap_for(1050, 5000, BatchSizes()) == (1050, False)
-    unknown.miss(BatchSizes())
+    unknown.miss(BatchSizes(), is_last_hop=False)
     assert unknown.barren == 1
     known.learn(seen(*[100] * 5))
-    known.miss(BatchSizes())
+    known.miss(BatchSizes(), is_last_hop=False)
     assert known.cap_for(1000, 5000, BatchSizes()) == (1000, True)

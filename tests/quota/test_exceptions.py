@@ -123,7 +123,9 @@ class Proxied:
         head, topics = self.upstream.respond(decode_fetch_request(outcome.data[4:]))
         scanner.head, scanner.topics = head, topics
         made_up = scan_appended(request, Forward(request, scanner._appended, scanner._appended_topics))
-        at_once(self.fetches.settle([scanner]))
+        settling = self.fetches.settle([scanner])
+        assert settling is not None
+        at_once(settling)
         return head if scanner._patch is None else scanner._patch(head), topics + made_up
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.quota.followed_throttle import NO_RATE, RATE_KEPT_SECONDS, FollowedThrottle, Move, Moves
+from weir.quota.followed_throttle import LISTS_KEPT_SECONDS, NO_RATE, RATE_KEPT_SECONDS, FollowedThrottle, Move, Moves
 from weir.quota.layers import Layer, Path, Value
 from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 from weir.quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
@@ -131,7 +131,8 @@ def test_what_is_in_force_is_made_anew_only_when_something_has_changed() -> None
     assert told(1000, "0:1,0:2", MOVES, 3.0) is second is not first
     third = told(2000, "0:1,0:2", MOVES, 4.0)
     assert third != second
-    followed.forget_topics(set())
+    followed.forget_topics(set(), 5.0)
+    followed.forget_topics(set(), 5.0 + LISTS_KEPT_SECONDS)
     followed.take_moves({}, 5.0)
     assert in_force(followed) == {(LEADER_RATE,): 2000}
     followed.take_rates({}, 6.0)
@@ -142,8 +143,11 @@ def test_what_is_in_force_is_made_anew_only_when_something_has_changed() -> None
 def test_deleted_topics_have_no_list() -> None:
     followed = FollowedThrottle()
     followed.take_lists({"orders": {LEADER_REPLICAS: ALL_REPLICAS}})
-    followed.forget_topics({"payments"})
+    followed.forget_topics({"payments"}, 5.0)
+    assert followed.told == {b"orders"}
+    followed.forget_topics({"payments"}, 5.0 + LISTS_KEPT_SECONDS)
     assert in_force(followed) == {}
+    assert not followed.told
 
 
 TOPICS = ("a", "b")

@@ -155,6 +155,17 @@ def test_set_rate_caps_the_credit_saved_under_a_higher_one() -> None:
     assert ledger.credit() == pytest.approx(25, abs=1)
 
 
+def test_rate_of_0_for_a_moment_takes_no_credit_and_earns_none() -> None:
+    """A rate that is turned off and on again each 0.2 s would hardly ever gather a share."""
+    clock = MovedClock()
+    ledger = full_ledger(clock)
+    saved = ledger.credit()
+    ledger.set_rate(0)
+    clock.move(0.2)
+    ledger.set_rate(RATE)
+    assert ledger.credit() == saved > 0
+
+
 @pytest.mark.parametrize("rate", [RATE // 10, 10 * RATE, 0])
 def test_debt_of_a_batch_is_paid_at_the_new_rate_and_never_forgiven(rate: int) -> None:
     ledger = full_ledger(MovedClock())

@@ -58,11 +58,16 @@ def test_answers_are_large_again_soon_after_the_last_live_record() -> None:
 
 
 def talk_beside_live_records(
-    seconds: float, *, batches: Sequence[int] = (BATCH,) * 8000, is_live: bool = True
+    seconds: float,
+    *,
+    batches: Sequence[int] = (BATCH,) * 8000,
+    is_live: bool = True,
+    response_max_bytes: int | None = None,
 ) -> Conversation:
     """One partition behind, of `batches` (bytes), and one of another topic that gets a record between two fetches."""
     clock = MovedClock()
-    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS}))
+    settings = ThrottleSettings(RATE, {"t": ALL_REPLICAS}, response_max_bytes=response_max_bytes)
+    throttle = Throttle("leader", 1, clock, settings)
     leader = Leader({(b"t", 0): Log([*batches]), LIVE: Log([RECORD])})
     talk = Conversation(clock, throttle.link(2), leader, Follower({(b"t", 0): 0, LIVE: 1}))
     end = clock.now + seconds
@@ -90,6 +95,13 @@ def test_what_is_granted_waits_for_a_live_record_for_20_ms_at_most() -> None:
     for request, size in granting(talk)[-50:]:
         assert request.min_bytes == size + 1
         assert request.max_wait_ms == 20
+
+
+def test_what_is_granted_comes_at_once_where_it_fills_the_answer() -> None:
+    """With 20 ms for each answer of 4 batches a third of the quota would be used."""
+    talk = talk_beside_live_records(3.0, response_max_bytes=4 * BATCH)
+    full = {request.min_bytes for request, size in granting(talk) if size > 2 * BATCH}
+    assert full == {1}
 
 
 def test_what_is_granted_comes_at_once_without_live_records() -> None:

@@ -185,9 +185,11 @@ def test_max_wait_is_shortened_to_the_next_grant_but_not_below_50_ms() -> None:
     wait = forward(talk.link, talk.follower.request()).request.max_wait_ms
     assert 50 < wait < MAX_WAIT_MS
     talk.clock.move(wait / 1000 - 0.01)
+    talk.link.settle(())
     decision = forward(talk.link, talk.follower.request())
     assert decision.request.max_wait_ms == 50
     assert decision.appended_topics == 1
+    talk.link.settle(())
     talk.clock.move(0.011)
     decision = forward(talk.link, talk.follower.request())
     assert decision.appended_topics == 0

@@ -1,11 +1,12 @@
 """Peers that lie, or are broken: what they ask for never lends them budget, nor keeps it from the others."""
 
+import math
+
 import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, requested_partition, worst_second
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
-from tests.fakes.take_out import take_out
 from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch import FetchRequest, RequestTopic
 from weir.quota.fetch.decisions import Forward, Hold
@@ -128,7 +129,9 @@ def test_replica_below_leader_epochs_that_goes_back_by_one_fetch_is_in_sync() ->
         talk.exchange()
     follower.offsets[b"t", 0] = 6  # its own high watermark
     talk.exchange()
-    assert isinstance(link.plan(follower.request()), Forward)
+    passing = link.plan(follower.request())
+    assert isinstance(passing, Forward)
+    link.settle(leader.answer(passing.request))
     follower.offsets[b"t", 0] = 2
     talk.exchange()
     assert isinstance(link.plan(follower.request()), Hold)
@@ -226,14 +229,15 @@ def test_incremental_fetch_of_another_version_is_told_to_begin_anew() -> None:
     assert follower.epoch > 1
 
 
-def test_probe_brings_nothing_to_one_that_does_not_wait_for_answers() -> None:
-    """Three fetches at once: the first answer tells a high watermark that the third fetch has reached."""
+@pytest.mark.parametrize("version", [3, 7, 12])
+def test_fetch_sent_before_the_answer_to_the_last_one_waits(version: int) -> None:
+    """Taken as a sign that the follower has read that answer, it would be granted as much again."""
     clock = MovedClock()
     side = throttle(clock)
     link, leader = side.link(9), Leader({(b"t", 0): Log([BATCH] * 2)})
-    decisions = [link.plan(asking(4, (0, offset, 1_048_576))) for offset in range(3)]
-    for decision in decisions:
-        assert isinstance(decision, Forward)
-        topics = take_out(leader.answer(decision.request), decision)
-        assert [seen.size for topic in topics for seen in topic.records] in ([], [0])
-        link.settle(topics)
+    first = link.plan(asking(version, (0, 0, 1_048_576)))
+    assert isinstance(first, Forward)
+    assert link.plan(asking(version, (0, 1, 1_048_576))) == Hold(math.inf)
+    clock.move(0.2)
+    link.settle(leader.answer(first.request))
+    assert isinstance(link.plan(asking(version, (0, 1, 1_048_576)), 0.2), Forward)

@@ -7,7 +7,8 @@ from tests.fakes.conversation import Conversation, Follower, Leader, Log, NextHo
 from weir.quota.fetch.decisions import Forward
 from weir.quota.fetch.link import ReplicaLink
 from weir.quota.fetch.partitions import ABSENT_SECONDS
-from weir.quota.settings import SideName, ThrottleSettings
+from weir.quota.scopes import Matching
+from weir.quota.settings import QuotaSettings, SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
 
@@ -25,6 +26,7 @@ def included(link: ReplicaLink, follower: Follower) -> set[tuple[bytes, int]]:
     """The partitions of the next fetch that are in the request that goes on."""
     decision = link.plan(follower.request())
     assert isinstance(decision, Forward)
+    link.settle(())
     return set(requested(decision.request))
 
 
@@ -53,6 +55,23 @@ def test_lower_quota_rules_and_nothing_spins(leader_rate: int | None, follower_r
     assert 0.96 <= mean_rate(received, start, start + 20.0) / rate <= 1.01
     assert worst_second(received) <= 1.05 * rate + batch
     assert talk.fetches < 25 * 20
+
+
+@pytest.mark.parametrize("version", [3, 12])
+@pytest.mark.parametrize("slow_partitions", [1, 3, 40])
+def test_low_quota_of_the_leader_does_not_hold_up_its_higher_one(version: int, slow_partitions: int) -> None:
+    """The leader has 20 KB/s for topic s and 2 MB/s for topic f, the follower 20 MB/s for both together."""
+    clock = MovedClock()
+    logs = {(b"f", 0): Log([BATCH] * 4000)} | {(b"s", one): Log([BATCH] * 4000) for one in range(slow_partitions)}
+    leader, follower = Leader(logs), Follower(dict.fromkeys(logs, 0), version=version)
+    slow, fast = [QuotaSettings(name, rate, Matching(topics=(name,))) for name, rate in (("s", 20_000), ("f", 2 * MB))]
+    ingress = Throttle("leader", 1, clock, ThrottleSettings(quotas=(slow, fast)))
+    both = {"s": ALL_REPLICAS, "f": ALL_REPLICAS}
+    egress = Throttle("follower", 2, clock, ThrottleSettings(rate=20 * MB, replicas=both))
+    talk = Conversation(clock, egress.link(1), leader, follower, next_hop=NextHop(clock, ingress.link(2), leader))
+    talk.run(15.0)
+    _, high = ingress.quotas[1:]
+    assert high.passed_bytes >= 0.9 * 15 * 2 * MB
 
 
 def test_partition_left_out_for_a_moment_keeps_its_batch_sizes() -> None:
@@ -88,7 +107,7 @@ def test_partition_that_returns_from_an_earlier_offset_has_no_known_high_waterma
     link.plan(follower.request())
     link.settle(leader.answer(follower.request()))
     del follower.offsets[b"t", 0]
-    link.plan(follower.request())
+    included(link, follower)
     asked_before = side.stats.offset_probes
     follower.offsets[b"t", 0] = 4
     assert included(link, follower) == {(b"t", 0), (b"t", 1)}
@@ -105,7 +124,7 @@ def test_lag_goes_on_while_another_hop_leaves_a_partition_out() -> None:
     link.settle(leader.answer(follower.request()))
     offset = follower.offsets.pop((b"t", 0))
     clock.move(5)
-    link.plan(follower.request())
+    included(link, follower)
     follower.offsets[b"t", 0] = offset
     clock.move(5)
     link.plan(follower.request())
@@ -138,7 +157,7 @@ def test_partition_absent_for_long_is_remembered_by_its_lag_alone() -> None:
     link.plan(follower.request())
     link.settle(leader.answer(follower.request()))
     del follower.offsets[b"t", 0]
-    link.plan(follower.request())
+    included(link, follower)
     assert b"t" in link.partitions.topics
     clock.move(ABSENT_SECONDS)
     link.plan(follower.request())

@@ -58,6 +58,20 @@ def test_a_topic_that_was_made_a_moment_ago_is_throttled_from_its_first_fetch_on
     made.check()
 
 
+@pytest.mark.parametrize("version", [7, 12, 13])
+def test_a_topic_whose_lists_were_never_told_is_throttled_until_they_are(version: int) -> None:
+    """A server that has just started does not know it yet, and its move would pass whole."""
+    made = cluster(MB, version=version, in_sync=0, settings=ThrottleSettings(rate=MB))
+    rules, start = made.throttles[0].rules, made.clock.now
+    rules.set_told_lists(frozenset({b"other"}))
+    made.follower.run(5.0)
+    assert worst_second(made.follower.received) <= 1.05 * MB + BATCH
+    assert 0.95 <= mean_rate(made.follower.received, start, made.clock.now) / MB <= 1.02
+    rules.set_told_lists(frozenset({b"other", b"t"}))
+    assert received_in(made, ANSWER_SECONDS) > UNBOUNDED
+    made.check()
+
+
 def test_a_topic_that_turns_out_not_to_be_throttled_is_let_go_with_its_name() -> None:
     made = unnamed(MB)
     received_in(made, ANSWER_SECONDS)

@@ -87,6 +87,8 @@ class World:
                 moved = (numbers.choice([0, 0, numbers.random() * 10**6]), numbers.random() * 10**6)
                 for rates in broker_minutes(broker_id, side, moved, start=minute):
                     self._put(BROKER_RATES, rates, minute)
+                if number % 7 == broker_id and side == "leader":
+                    self._put(LIMITS, limited(f"c-{broker_id}", number, minute), minute)
                 for quota_id in (name, "second")[: numbers.choice([0, 1, 2])]:
                     held = numbers.choice([0.0, 60.0, round(numbers.random() * 60, 3)])
                     size = numbers.choice([0, 1000])
@@ -189,6 +191,7 @@ def _check_impact(found: Verdict, wanted: Expected) -> None:
     assert [(key_of(replica), seconds) for replica, seconds in impact.worst_hurt] == wanted.worst_hurt()
     during, apart, size = wanted.others()
     assert [impact.during, impact.apart, impact.throttled_size] == [_about(during), _about(apart), size]
+    assert [impact.records_during, impact.records_apart] == [_about(rate) for rate in wanted.records()]
 
 
 def _check_costs_and_ends(found: Verdict, wanted: Expected) -> None:
@@ -252,10 +255,11 @@ def moving(past: Past) -> Past:
 
 def test_answers_tell_what_the_throttle_did(moving: Past) -> None:
     moving.put(REPLICA_LAG, lag(0, START, None), lag(7, START + minutes(10), START + minutes(20)))
-    moving.put(LIMITS, limited("a", 100), limited("b", 100, waited=0.25))
+    moving.put(LIMITS, limited("a", 6000), limited("b", 1200, waited=0.25))
     assert _said(moving, BERLIN) == [
         "Not wholly: 1 replica that was not moved was out of sync while throttled bytes passed on its broker. Out of"
-        " sync besides: 1 moved. Replicas in sync got 4 MB/s meanwhile. 2 limited clients waited 45.0 s in all.",
+        " sync besides: 1 moved. Replicas in sync got 4 MB/s meanwhile. 2 limited clients waited 45.0 s in all,"
+        " and moved 1.0 records/s meanwhile.",
         "orders-0 on 3: while it moved, other replicas on one of its brokers were out of sync for 10 min together; a"
         " quota held it back for 1 h.",
         "2026-11-02 05:00 CET for 1 open move (from 2026-11-02 05:00 CET to 2026-11-02 05:00 CET), by the paces up to"
@@ -283,6 +287,19 @@ def test_rate_may_rise_where_the_quota_binds_and_as_far_as_was_seen(
     assert verdict is not None
     found = answers(replace(verdict, room=replace(verdict.room, **changes)), UTC)
     assert found[4].sentence.startswith(begins)
+
+
+def test_open_move_that_may_never_end_says_so(moving: Past) -> None:
+    """By the slowest of its paces it comes no closer."""
+    verdict = read_page(moving.write(), None, None, 9).verdict
+    assert verdict is not None
+    slow = replace(verdict.ends, open=tuple(replace(of, latest=None) for of in verdict.ends.open))
+    found = answers(replace(verdict, ends=slow), UTC)[2]
+    until = "(from 2026-11-02 04:00 UTC to no end in sight by the slowest pace)"
+    assert found.sentence.startswith(f"2026-11-02 04:00 UTC for 1 open move {until}, ")
+    assert found.details == (
+        "orders-0 on 3: 2026-11-02 04:00 UTC (2026-11-02 04:00 UTC to no end in sight), 121,000 messages behind",
+    )
 
 
 def test_text_and_page_say_the_same(moving: Past) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -121,6 +122,19 @@ class Expected:
             rates = [rate for minute, rate in by_side[side].items() if (minute in moving) is is_moving]
             means.append(sum(rates) / len(rates) if rates else None)
         return means[0], means[1], max(throttled.values(), default=0)
+
+    def records(self) -> list[float | None]:
+        """The mean records/s of all limited clients, in sampled minutes with throttled bytes and in those without."""
+        moving: defaultdict[int, bool] = defaultdict(bool)
+        for row in self._rates:
+            moving[self._minute(row)] |= row["throttled"] and row["bytes"] > 0
+        told: defaultdict[int, float] = defaultdict(float)
+        for row in self._in_range(self._rows["limits"]):
+            told[self._minute(row)] += row["mean_records_per_second"]
+        return [
+            statistics.fmean(told[minute] for minute in found) if found else None
+            for found in ([minute for minute in moving if moving[minute] is is_moving] for is_moving in (True, False))
+        ]
 
     def quota_minutes(self) -> dict[tuple[int, str, int], tuple[float, float]]:
         """By broker, side and minute: seconds held back, and seconds with throttled replicas."""

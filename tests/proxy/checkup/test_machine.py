@@ -43,6 +43,8 @@ class Kernel:
         assert self.tables is not None
         if commands == "list tables inet":
             return "".join(f"table inet {name}\n" for name in self.tables)
+        if commands == "list ruleset":
+            return "".join(f"table inet {name} {{\n{rules}\n}}\n" for name, rules in self.tables.items())
         return self.tables[commands.removeprefix("list table inet ")]
 
     def close(self) -> None:
@@ -111,10 +113,19 @@ def test_few_descriptors_are_told_as_connections() -> None:
 
 
 def test_table_of_connections_that_is_full_fails() -> None:
-    assert list(tracking_findings(None)) == []
-    assert [one.level for one in tracking_findings(Connections(89, 100))] == ["ok"]
-    (full,) = tracking_findings(Connections(95, 100))
+    nobody = Kernel(None).opened
+    assert list(tracking_findings(None, nobody)) == []
+    assert [one.level for one in tracking_findings(Connections(89, 100), nobody)] == ["ok"]
+    (full,) = tracking_findings(Connections(95, 100), nobody)
     assert (full.level, full.sentence.startswith("95 of 100 places are taken, and packets")) == ("fail", True)
+
+
+def test_firewall_that_has_all_connections_tracked_is_named() -> None:
+    tables = {"weir_1": "type nat hook output", "firewalld": "ct state established accept"}
+    (alone,) = tracking_findings(Connections(1, 100), Kernel({"weir_1": tables["weir_1"]}).opened)
+    (beside,) = tracking_findings(Connections(1, 100), Kernel(tables).opened)
+    assert alone.sentence == "1 of 100 places are taken"
+    assert beside.sentence.startswith("1 of 100 places are taken; table inet firewalld: for this all connections")
 
 
 def test_sidecar_is_found_by_its_file(tmp_path: Path) -> None:

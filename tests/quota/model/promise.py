@@ -154,7 +154,9 @@ class Meter:
         self.used += covered.size * share
         self.bounded += size * share
         counted = max(0, size - self.allowed.batch) if is_probe else size
-        if self.rate == 0 and covered.rate:
+        if self.rate is None:
+            return
+        if self.rate == 0 and covered.rate != 0:
             return  # an answer that has begun passes whole: nobody can cut a frame
         if counted:
             self._count(counted * share, self.world.now if self.allowed.takes_out else asked_at)

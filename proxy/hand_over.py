@@ -1,0 +1,269 @@
+"""Hands a sidecar over to a new process of it: its listeners, its connections, and what HTTP has set.
+
+The new process may be another version of weir. The old one starts it, and tells it nothing before it has read its file.
+What then fails to begin leaves the old one as it was. Connections are given one by one, each between two requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from weir.proxy.config.address import Address
+from weir.proxy.expiry import Setting
+from weir.proxy.relay.link import HandedOver, Link
+from weir.proxy.relay.listener import Listener, Upstream
+from weir.proxy.tls_workers.channel import Channel
+
+DESCRIPTOR: Final = "WEIR_HAND_OVER"
+"""The variable that tells a new process which descriptor leads to the old one."""
+
+READY_SECONDS: Final = 60.0
+"""How long a new process may take to read its file."""
+
+IN_PATH_SECONDS: Final = 5.0
+"""How long it may take to be in the path after it has everything."""
+
+_SERVES_SECONDS: Final = 2 * IN_PATH_SECONDS
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The new process takes what comes."""
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True, tag="state"):
+    """What the old process knows of the cluster and of its capture. `pause` is the body that began a pause."""
+
+    brokers: dict[int, list[str]] = {}
+    is_captured: bool = False
+    pause: dict[str, Any] | None = None
+
+
+class Listens(msgspec.Struct, frozen=True, tag="listens"):
+    """A socket that listens, by its listener's name."""
+
+    name: str
+
+
+class Begin(msgspec.Struct, frozen=True, tag="begin"):
+    """The old process accepts nothing any more."""
+
+
+class Carries(msgspec.Struct, frozen=True, kw_only=True, tag="carries"):
+    """A link: its client's connection, and the one to its upstream."""
+
+    listener: str
+    host: str
+    upstream: str
+    peer: int | None = None
+    unread: bytes = b""
+    session_end: float | None = None
+    opaque_reason: Any = None
+
+
+class End(msgspec.Struct, frozen=True, tag="end"):
+    """The old process has no link any more."""
+
+
+class Serves(msgspec.Struct, frozen=True, tag="serves"):
+    """The new process is where the old one was."""
+
+
+_Told: TypeAlias = Ready | Serves
+_Given: TypeAlias = State | Setting | Listens | Begin | Carries | End
+
+
+def own_command() -> list[str]:
+    """Return what starts this program again: what its name leads to now, which may be another version."""
+    name = sys.argv[0]
+    is_program = os.access(name, os.X_OK) and not name.endswith(".py")
+    return [name, *sys.argv[1:]] if is_program else [sys.executable, *sys.orig_argv[1:]]
+
+
+class Heir:
+    """The new process, as the old one sees it. It ends where nothing was given to it. Raises OSError."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {name: value for name, value in os.environ.items() if name != "WATCHDOG_PID"}
+        try:
+            with theirs:
+                self._process = subprocess.Popen(  # noqa: S603 - this program
+                    command, pass_fds=(theirs.fileno(),), env={**environment, DESCRIPTOR: str(theirs.fileno())}
+                )
+        except OSError:
+            ours.close()
+            raise
+        self._events = {kind: asyncio.Event() for kind in (Ready, Serves)}
+        self._ended = asyncio.Event()
+        self._has_begun = False
+        self._channel: Channel[_Told] = Channel(ours, _Told, self._received, self._ended.set)
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
+
+    async def is_ready(self) -> bool:
+        """Wait for it to have read its file. Returns whether it has."""
+        return await self._is_told(Ready, READY_SECONDS)
+
+    async def serves(self) -> bool:
+        """Wait for it to be in the path. Returns whether it is."""
+        return await self._is_told(Serves, _SERVES_SECONDS)
+
+    def tell(self, message: _Given, *descriptors: int) -> None:
+        """Give it something."""
+        self._has_begun = self._has_begun or isinstance(message, Begin)
+        if self._channel.is_open:
+            self._channel.give(message, descriptors)
+
+    def take(self, listener: Listener, link: Link, told: HandedOver) -> None:
+        """Give it a link."""
+        end = None if told.session_end == math.inf else told.session_end
+        self.tell(
+            Carries(
+                listener=listener.name,
+                host=link.client_host,
+                upstream=link.upstream_name,
+                peer=link.connection.fetches.peer,
+                unread=told.unread,
+                session_end=end,
+                opaque_reason=told.opaque_reason,
+            ),
+            *link.descriptors,
+        )
+
+    def close(self) -> None:
+        """Tell it nothing any more. It is killed where it was given nothing."""
+        self._channel.close()
+        if not self._has_begun:
+            self._process.kill()
+            self._process.wait()
+        self._process.returncode = 0  # it goes on by itself: nobody is to wait for it
+
+    def _received(self, message: _Told, descriptors: list[int]) -> None:
+        self._events[type(message)].set()
+
+    async def _is_told(self, kind: type[_Told], seconds: float) -> bool:
+        waiting = [asyncio.ensure_future(event.wait()) for event in (self._events[kind], self._ended)]
+        _, unfinished = await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in unfinished:
+            task.cancel()
+        return self._events[kind].is_set()
+
+
+@dataclass(eq=False, slots=True)
+class Inherited:
+    """What a new process begins with. Whoever takes a socket takes it out.
+
+    `listens` is to be called when the listeners are there: from then on they get their links, as these come.
+    """
+
+    listens: Callable[[Sequence[Listener]], None]
+    state: State = field(default_factory=State)
+    settings: list[Setting] = field(default_factory=list)
+    sockets: dict[str, socket.socket] = field(default_factory=dict)
+
+
+class Predecessor:
+    """The old process, as the new one sees it."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._inherited = Inherited(self._take_links)
+        self._begun, self._ended = asyncio.Event(), asyncio.Event()
+        self._links: list[tuple[Carries, list[int]]] = []
+        self._listeners: Mapping[str, Listener] | None = None
+        self._channel: Channel[_Given] = Channel(connection, _Given, self._received, self._gone)
+
+    @classmethod
+    def of_this_process(cls) -> Predecessor | None:
+        """Return the process that has started this one to hand over to it; None where none has."""
+        number = os.environ.pop(DESCRIPTOR, None)
+        if number is None:
+            return None
+        connection = socket.socket(fileno=int(number))
+        connection.set_inheritable(False)
+        return cls(connection)
+
+    async def begin(self) -> Inherited | None:
+        """Say that this process is ready. Returns what it begins with; None: the old process has ended instead."""
+        self._channel.send(Ready())
+        await self._begun.wait()
+        return self._inherited if self._channel.is_open else None
+
+    async def wait(self) -> None:
+        """Wait until the old process has no link any more."""
+        await self._ended.wait()
+
+    def serves(self) -> None:
+        """Say that this process is where the old one was."""
+        if self._channel.is_open:
+            self._channel.send(Serves())
+
+    def close(self) -> None:
+        """Take nothing any more."""
+        self._channel.close()
+
+    def _received(self, message: _Given, descriptors: list[int]) -> None:
+        match message:
+            case State():
+                self._inherited.state = message
+            case Setting():
+                self._inherited.settings.append(message)
+            case Listens(name):
+                self._inherited.sockets[name] = _socket(descriptors[0])
+            case Begin():
+                self._begun.set()
+            case Carries():
+                if self._listeners is None:
+                    self._links.append((message, descriptors))
+                else:
+                    self._take(message, descriptors)
+            case End():
+                self._ended.set()
+
+    def _take_links(self, listeners: Sequence[Listener]) -> None:
+        self._listeners = {listener.name: listener for listener in listeners}
+        waiting, self._links = self._links, []
+        for told, descriptors in waiting:
+            self._take(told, descriptors)
+
+    def _gone(self) -> None:
+        self._begun.set()
+        self._ended.set()
+
+    def _take(self, told: Carries, descriptors: list[int]) -> None:
+        client, far = map(_socket, descriptors)
+        listener = (self._listeners or {}).get(told.listener)
+        if listener is None:  # the new file has no such route
+            client.close()
+            far.close()
+            return
+        end = math.inf if told.session_end is None else told.session_end
+        before = HandedOver(told.unread, end, told.opaque_reason)
+        upstream = Upstream(Address.parse(told.upstream), told.peer)
+        listener.take_over(client, far, upstream, told.host, before)
+
+
+def _socket(descriptor: int) -> socket.socket:
+    found = socket.socket(fileno=descriptor)
+    found.setblocking(False)
+    return found
+
+
+def close_all(sockets: Mapping[str, socket.socket]) -> None:
+    """Close what nobody has taken."""
+    for one in sockets.values():
+        with contextlib.suppress(OSError):
+            one.close()

@@ -1,0 +1,119 @@
+"""Sidecars that hand over to new processes of them, beside real brokers whose moves and producers go on."""
+
+import os
+import re
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+
+import pytest
+
+from tests.integration.captures import CAPTURES, links, unharmed
+from tests.integration.moves import (
+    MB,
+    assert_identical,
+    assert_rate,
+    filled,
+    moving,
+    now,
+    throttle,
+    throttled_move,
+    wait_for_bytes,
+)
+from weir.lab.cluster import Cluster
+from weir.lab.hosted import HostedCluster
+from weir.lab.modes import KraftCluster
+from weir.lab.produce import LiveProducer
+from weir.lab.sidecar import Sidecar
+
+pytestmark = pytest.mark.integration
+
+LEADER, FOLLOWER = 1, 2
+RATE = 2 * MB
+MOST_STALL = 0.8
+"""Seconds that a record with acks=all may wait meanwhile: a follower that has to connect again waits for 1 s."""
+
+
+@contextmanager
+def ended(sidecars: Mapping[int, Sidecar]) -> Iterator[None]:
+    """End what has taken over from `sidecars`."""
+    try:
+        yield
+    finally:
+        for sidecar in sidecars.values():
+            with suppress(ProcessLookupError):
+                os.killpg(sidecar.pid, signal.SIGKILL)
+
+
+def hand_over(cluster: Cluster, sidecar: Sidecar, times: int = 2) -> None:
+    """Have a sidecar's process hand over, and its successor too."""
+    pid = sidecar.pid
+    for number in range(1, times + 1):
+        os.kill(pid, signal.SIGUSR2)
+        cluster.wait_for("a new process", partial(_has_handed_over, sidecar, number), 60)
+        pid = int(re.findall(r"event=taken_over.* pid=(\d+)", sidecar.output())[-1])
+    assert sidecar.output().count("event=handed_over serves=true") == times
+    assert sidecar.wait(10) == 0
+
+
+def _has_handed_over(sidecar: Sidecar, times: int) -> bool:
+    return sidecar.output().count("event=handed_over") == times
+
+
+def assert_not_stalled(producer: LiveProducer) -> None:
+    slowest = max(record.latency for record in producer.acked)
+    print(f"slowest record of {len(producer.acked)}: {slowest:.3f} s; p50 {producer.latency(0.5) * 1000:.0f} ms")
+    assert slowest < MOST_STALL
+    assert not producer.failed
+
+
+def test_listeners_hand_over_in_mid_move_and_no_record_waits() -> None:
+    with KraftCluster(2, sidecars=True) as cluster, ended(cluster.sidecars):
+        moved = filled(cluster, "moved", [LEADER], 60 * MB)
+        cluster.create_topic("live", {0: [LEADER, FOLLOWER]})
+        table = {LEADER: throttle(moved, leader=RATE)}
+        with (
+            LiveProducer(cluster.bootstrap_servers, "live", [0], rate=200) as producer,
+            throttled_move(cluster, table, moved) as received,
+        ):
+            wait_for_bytes(cluster, received[moved], 2 * MB)
+            begun = now(received[moved])
+            for sidecar in cluster.sidecars.values():
+                hand_over(cluster, sidecar)
+            wait_for_bytes(cluster, received[moved], received[moved].total + 4 * MB)
+            assert_rate(received[moved].series(), begun, now(received[moved]), RATE)
+        assert_not_stalled(producer)
+        cluster.check_logs()
+
+
+@pytest.mark.parametrize("ipv6", [False, True], ids=["ipv4", "ipv6"])
+class TestCapture:
+    pytestmark = CAPTURES
+
+    def test_it_hands_over_in_mid_move_and_no_record_waits(self, ipv6: bool) -> None:
+        with HostedCluster(3, ipv6=ipv6) as cluster, ended(cluster.sidecars):
+            moved = filled(cluster, "moved", [1], 100 * MB)
+            cluster.create_topic("live", {0: [1, 2]})
+            for broker in cluster.broker_ids:
+                cluster.put_in(broker, {}).wait_until("/readyz", 30)
+            leader = cluster.sidecars[1]
+            leader.put_throttle(throttle(moved, leader=RATE))
+            cluster.wait_for("captured", lambda: _all_pass(cluster), 30)
+            with unharmed(cluster, "live") as producer, moving(cluster, [moved], [1, 3]) as received:
+                wait_for_bytes(cluster, received, 2 * MB)
+                begun = now(received)
+                for sidecar in cluster.sidecars.values():
+                    hand_over(cluster, sidecar)
+                wait_for_bytes(cluster, received, received.total + 4 * MB)
+                assert_rate(received.series(), begun, now(received), RATE)
+                print(f"worst second: {received.series().worst_window()[0] / RATE:.3f} of the quota")
+                assert _all_pass(cluster)
+                leader.delete_throttle()
+            assert_not_stalled(producer)
+            assert_identical(cluster, [moved], 1, 3)
+
+
+def _all_pass(cluster: Cluster) -> bool:
+    sidecars = cluster.sidecars
+    return links(sidecars[1], "leader") > 0 and links(sidecars[2], "follower") > 0

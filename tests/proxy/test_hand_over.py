@@ -1,0 +1,217 @@
+"""A sidecar hands over to a new process of it: connections go on, and what cannot begin changes nothing."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.proxy.test_server import Process, throttle_of
+from weir.lab.network import Ports
+
+SECONDS = 10
+_SIZE = struct.Struct(">i")
+
+
+class Broker:
+    """Answers each request with its correlation id; `wait` keeps answers back until it is set."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.connections = 0
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listening.accept()
+                self.connections += 1
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            while frame := read_frame(connection):
+                self.go_on.wait(SECONDS)
+                connection.sendall(_SIZE.pack(8) + frame[4:8] + b"done")
+
+    def close(self) -> None:
+        self.go_on.set()
+        self._listening.close()
+
+
+def read_frame(connection: socket.socket) -> bytes:
+    size = _exactly(connection, 4)
+    return _exactly(connection, _SIZE.unpack(size)[0]) if size else b""
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        if not (more := connection.recv(size - len(found))):
+            return b""
+        found += more
+    return found
+
+
+def request(number: int) -> bytes:
+    """Return an ApiVersions request v0."""
+    return _SIZE.pack(14) + struct.pack(">hhih", 18, 0, number, 4) + b"test"
+
+
+def answer(client: socket.socket) -> int:
+    frame = read_frame(client)
+    assert frame[4:] == b"done"
+    return int(_SIZE.unpack(frame[:4])[0])
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    broker = Broker()
+    yield broker
+    broker.close()
+
+
+class Sidecars:
+    """A sidecar of `broker`, and those that take over from it."""
+
+    def __init__(self, folder: Path, broker: Broker) -> None:
+        with Ports() as ports:
+            self.port, self.admin = ports.take(), ports.take()
+        self.file = folder / "weir.toml"
+        self.text = (
+            f'broker_id = 1\n[[ingress]]\nlisten = "127.0.0.1:{self.port}"\nupstream = "127.0.0.1:{broker.port}"\n'
+            f'[admin]\nlisten = "127.0.0.1:{self.admin}"\n'
+        )
+        self.first = Process(self.file, self.text)
+        self.pids: list[int] = []
+        self.first.until("role=admin")
+
+    def hand_over(self) -> None:
+        os.kill(self.pids[-1] if self.pids else self.first.child.pid, signal.SIGUSR2)
+
+    def taken_over(self) -> str:
+        line = self.first.until("event=taken_over")
+        found = re.search(r"pid=(\d+)", line)
+        assert found is not None
+        self.pids.append(int(found[1]))
+        return line
+
+    def close(self) -> None:
+        for pid in self.pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.first.kill()
+
+
+@pytest.fixture
+def sidecars(tmp_path: Path, broker: Broker) -> Iterator[Sidecars]:
+    sidecars = Sidecars(tmp_path, broker)
+    yield sidecars
+    sidecars.close()
+
+
+def connected(sidecars: Sidecars) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", sidecars.port), timeout=SECONDS)
+
+
+@pytest.mark.long
+def test_connections_go_on_and_new_ones_are_taken(sidecars: Sidecars, broker: Broker) -> None:
+    with connected(sidecars) as idle, connected(sidecars) as waiting:
+        for client in (idle, waiting):
+            client.sendall(request(1))
+            assert answer(client) == 1
+        broker.go_on.clear()
+        waiting.sendall(request(2) + request(3)[:9])  # one in flight, and the beginning of another one
+        sidecars.hand_over()
+        sidecars.first.until("event=handing_over")
+        idle.sendall(request(4))
+        broker.go_on.set()
+        assert answer(waiting) == 2
+        waiting.sendall(request(3)[9:])
+        assert answer(waiting) == 3
+        assert answer(idle) == 4
+        assert "connections=2" in sidecars.taken_over()
+        assert sidecars.first.child.wait(SECONDS) == 0
+        with connected(sidecars) as new:
+            for client in (idle, waiting, new):
+                client.sendall(request(5))
+                assert answer(client) == 5
+
+
+@pytest.mark.long
+def test_new_process_that_refuses_its_file_leaves_the_old_one_as_it_was(sidecars: Sidecars) -> None:
+    with connected(sidecars) as client:
+        client.sendall(request(1))
+        assert answer(client) == 1
+        sidecars.file.write_text(sidecars.text + "made_up = 1\n")
+        sidecars.hand_over()
+        sidecars.first.until("event=not_handed_over")
+        client.sendall(request(2))
+        assert answer(client) == 2
+        assert throttle_of(sidecars.admin) == {"topics": {}, "sources": {}, "layers": []}
+
+
+@pytest.mark.long
+def test_new_process_ends_with_the_old_one_that_is_stopped_before_it_could_begin(sidecars: Sidecars) -> None:
+    sidecars.hand_over()
+    assert sidecars.first.end(signal.SIGTERM) == 0
+    words = str(sidecars.file).encode()
+    lines = [file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline") if file.exists()]
+    assert not [line for line in lines if words in line]
+
+
+@pytest.mark.long
+def test_what_http_has_set_goes_on_and_ends_with_its_lease(sidecars: Sidecars) -> None:
+    lease = {"seconds": 3600, "owner": "me", "reason": "adding broker 4"}
+    rate, lists = "leader.replication.throttled.rate", "leader.replication.throttled.replicas"
+    quota = {"name": "slow", "side": "leader", "rate": 5, "peers": [2]}
+    change(sidecars, "PATCH", "/v1/throttle", {rate: 7, "topics": {"a.b": {lists: "0:1"}}, "lease": lease})
+    change(sidecars, "PATCH", "/v1/throttle", {"quotas": [quota], "mode": "observe"})
+    limit = {"client_id": "mine", "byte.rate.limit": 5000}
+    change(sidecars, "PATCH", "/v1/limits", {"client": [limit], "lease": lease})
+    throttled, limited = throttle_of(sidecars.admin), ask(sidecars, "GET", "/v1/limits")
+    sidecars.hand_over()
+    sidecars.taken_over()
+    sidecars.first.child.wait(SECONDS)
+    assert without_seconds(throttle_of(sidecars.admin)) == without_seconds(throttled)
+    assert without_seconds(ask(sidecars, "GET", "/v1/limits")) == without_seconds(limited)
+    change(sidecars, "DELETE", "/v1/throttle")
+    sidecars.hand_over()
+    sidecars.taken_over()
+    assert throttle_of(sidecars.admin)["layers"] == [{"source": "http", "parts": [{"part": "*", "removed": True}]}]
+
+
+def ask(sidecars: Sidecars, method: str, path: str, body: object = None) -> dict[str, object]:
+    connection = http.client.HTTPConnection("127.0.0.1", sidecars.admin, timeout=SECONDS)
+    connection.request(method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
+    answered = connection.getresponse()
+    text = answered.read()
+    connection.close()
+    assert answered.status == 200, text
+    told: dict[str, object] = json.loads(text)
+    return told
+
+
+def change(sidecars: Sidecars, method: str, path: str, body: object = None) -> None:
+    ask(sidecars, method, path, body)
+
+
+def without_seconds(told: object) -> object:
+    """What an answer says, without how many seconds are left, of which there have to be some."""
+    if isinstance(told, dict):
+        assert 3500 < told.get("expires_in_seconds", 3600) <= 3600
+        return {key: without_seconds(value) for key, value in told.items() if key != "expires_in_seconds"}
+    return [without_seconds(one) for one in told] if isinstance(told, list) else told
