@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.attack_peers import ATTACKS, HALVES, NEVER_READ, NICENESS, SCRAPERS, fetch_once
-from bench.processes import Sidecar, calling, serving, sidecar, told
+from bench.processes import Sidecar, calling, next_line, serving, sidecar
 from bench.sockets import connect, latencies, metadata_request, throughput
 from bench.table import Report, begin, by_round, parser, run, turned, with_trees
 from weir.proxy.event_loop import raise_descriptor_limit
@@ -149,7 +149,7 @@ def _attack(name: str, attacked: Sidecar) -> AbstractContextManager[None]:
 @contextlib.contextmanager
 def _ready(function: str, *arguments: object) -> Iterator[None]:
     with calling(function, *arguments) as attackers:
-        told(attackers)
+        next_line(attackers)
         yield
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from bench.peers import BATCH_BYTES, Follower
-from bench.processes import calling, serving, sidecar, told
+from bench.processes import calling, next_line, serving, sidecar
 from bench.sockets import Fetcher, worst_second
 from bench.table import begin, parser, run, with_trees
 from weir.proxy.event_loop import raise_descriptor_limit
@@ -100,9 +100,9 @@ def _measure(tree: Path, links: int, version: int, warm_up: float, seconds: floa
         sidecar(leader, tables=throttled(QUOTA), tree=tree) as between,
         calling("many_links.follow", between.port, links, version, warm_up, seconds) as following,
     ):
-        told(following)
+        next_line(following)
         before = between.cpu_seconds()
-        followed = msgspec.json.decode(told(following), type=Followed)
+        followed = msgspec.json.decode(next_line(following), type=Followed)
         return followed, (between.cpu_seconds() - before) / seconds
 
 

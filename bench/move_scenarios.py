@@ -65,7 +65,7 @@ class Scenario:
 
     @property
     def bounding(self) -> Quota:
-        """The quota that rules: the lowest."""
+        """The lowest quota, which decides how fast the move is."""
         return min(self.quotas, key=lambda quota: quota.rate)
 
     @property

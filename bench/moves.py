@@ -46,7 +46,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one move reached; rates as parts of the quota that rules."""
+    """What one move reached; rates as parts of the lowest quota."""
 
     name: str
     moved: float
@@ -264,7 +264,7 @@ class _Measurement:
         return statistics.mean(in_sync.values())
 
     def _full_fetches(self) -> int:
-        """Those of all followers and all sidecars so far."""
+        """Return the full fetches that all sidecars have counted so far."""
         sidecars = self._cluster.sidecars.values()
         return sum(int(one.value) for each in sidecars for one in each.metrics().samples("weir_full_fetches_total"))
 

@@ -134,7 +134,7 @@ class Leader:
         self._session: dict[Key, tuple[int, int]] = {}  # what is asked for from which offset on, and how many bytes
         self._session_id = 0
         self._told: set[Key] = set()
-        """Those of the session of which it has told anything."""
+        """The partitions of the session that an answer has had."""
         self._ready: dict[Key, None] = {}
         """Those of the session that may have something to tell, in the order in which they are read."""
 
@@ -221,7 +221,7 @@ class Follower:
         return request_frame(self._row, self.correlation_id, topics, replica_id=self._replica_id, session=self._session)
 
     def take(self, topics: Sequence[ScannedTopic], head: ResponseHead) -> int:
-        """Go on behind what came; returns its bytes."""
+        """Note an answer, so that the next fetch asks for what is behind its records. Returns their bytes."""
         self._changed = []
         size = 0
         for name, _, records, _ in topics:

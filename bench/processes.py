@@ -50,8 +50,8 @@ def calling(function: str, *arguments: object) -> Iterator[subprocess.Popen[byte
         yield process
 
 
-def told(process: subprocess.Popen[bytes]) -> str:
-    """The next line that a process prints. Raises ConnectionError when it has ended."""
+def next_line(process: subprocess.Popen[bytes]) -> str:
+    """Wait for the next line that a process prints, and return it. Raises ConnectionError when it has ended."""
     assert process.stdout is not None
     if not (line := process.stdout.readline()):
         raise ConnectionError(f"{process.args!r} ended early.")
@@ -62,7 +62,7 @@ def told(process: subprocess.Popen[bytes]) -> str:
 def serving(function: str, *arguments: object) -> Iterator[int]:
     """The port of a process that serves, and prints it first."""
     with calling(function, *arguments) as process:
-        yield int(told(process))
+        yield int(next_line(process))
 
 
 def cpu_seconds(pid: int) -> float:
@@ -102,7 +102,7 @@ class Sidecar(Way):
         """ms of CPU that turns of a watched loop took since the last call: the 99th percentile and the longest."""
         assert self.process is not None
         self.process.send_signal(signal.SIGUSR1)
-        p99, longest = told(self.process).split()
+        p99, longest = next_line(self.process).split()
         return float(p99), float(longest)
 
     def metric(self, name: str) -> float:

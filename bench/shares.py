@@ -47,11 +47,11 @@ class Sidecar(Exchange):
 
     @property
     def rate(self) -> float:
-        """What it uses, x the rate."""
+        """What this sidecar uses, as part of the rate: what it is offered, up to its share."""
         return min(self.offered, self.share)
 
     def shared(self) -> Mapping[str, Terms]:
-        """What it shares with whom."""
+        """The rate that is shared, and with whom: a sidecar's `SharedRates`."""
         return {NAME: Terms(RATE, self._world.members)}
 
     def asked_for(self, name: str) -> bool:
@@ -59,11 +59,11 @@ class Sidecar(Exchange):
         return False
 
     def demand(self, name: str, share: float) -> float:
-        """What it would use."""
+        """What this sidecar would use of the rate, as its meter tells."""
         return self._meter.update(self.passed * RATE, share, RATE, waits=self.offered * RATE > share)
 
     def use(self, shares: Mapping[str, float]) -> None:
-        """What it may use from now on."""
+        """Take the share that this sidecar may use from now on."""
         self.share = shares[NAME] / RATE
 
     async def _send(self, admin: Address, request: ShareRequest) -> ShareAnswer:
@@ -91,7 +91,7 @@ class World:
         self.sidecars = {one: Sidecar(one, self) for one in self.members}
 
     async def targets(self) -> Sequence[Target]:
-        """Where each is."""
+        """The address and the broker's id of each sidecar."""
         return [Target(Address("127.0.0.1", one), one) for one in sorted(self.members)]
 
     def restart(self, one: int) -> None:
@@ -106,11 +106,11 @@ class World:
             sidecar.offered = WANTED * (one in those)
 
     def used(self, of: Collection[int]) -> float:
-        """What these use, x the rate."""
+        """What these sidecars use, as part of the rate."""
         return sum([self.sidecars[one].rate for one in of])
 
     async def until(self, there: Callable[[], bool], most: float = MOST_SECONDS) -> float:
-        """Let time pass until it is so; returns how long that took."""
+        """Let time pass until `there` is true, `most` seconds at most. Returns how many seconds that took."""
         for step in range(round(most / TICK_SECONDS)):
             alive = [self.sidecars[one] for one in sorted(self.members - self.ended)]
             for sidecar in alive:
@@ -133,7 +133,7 @@ class World:
         await self.until(lambda: False, seconds)
 
     async def end(self, one: int) -> float:
-        """End one; returns how long it takes until the others use all."""
+        """End a sidecar. Returns the seconds until the others use the whole rate."""
         self.ended = {one}
         await self.run(1)
         return 1 + await self.until(lambda: self.used(self.members - {one}) >= 0.995)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.peers import Leader, fetch_request
-from bench.processes import Sidecar, Way, calling, haproxy, serving, sidecar, told
+from bench.processes import Sidecar, Way, calling, haproxy, next_line, serving, sidecar
 from bench.sockets import Broker, connect, metadata_request, throughput
 from bench.table import Report, begin, parser, run, turned
 from tests.fakes.pki import Authority
@@ -109,7 +109,7 @@ class Measured:
             rate = throughput(connection, WHAT[what], MB, _DEPTH, seconds) / MB
             gigabytes = rate * seconds / 1000
             own, workers = self.way.cpu_seconds() - own, self._by_workers() - workers
-            p99 = max(float(told(self.small)) for _ in range(max(1, int(seconds))))
+            p99 = max(float(next_line(self.small)) for _ in range(max(1, int(seconds))))
         if counts:  # the first one only warms up
             self.rate.append(rate)
             self.own.append(own / gigabytes)

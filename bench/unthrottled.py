@@ -28,7 +28,7 @@ SIDES = {1: "leader", 2: "follower"}
 ROUTES = {1: Route.INGRESS, 2: Route.EGRESS}
 CONSUMED = ("consumer, direct", "consumer, sidecar")
 FIRST = {DIRECT: DIRECT, SIDECARS: DIRECT, CONSUMED[0]: CONSUMED[0], CONSUMED[1]: CONSUMED[0]}
-"""With which way each is compared."""
+"""The way that each way is compared with."""
 PARTITIONS = range(20)
 SMALL, LARGE = 1_000_000, 10_485_760  # bytes of an answer; the larger is Kafka's default
 LEAST = {SIDECARS: 0.95, CONSUMED[1]: 0.9}

@@ -40,7 +40,7 @@ class Watched:
         at_once: int | None = None,
     ) -> None:
         """Show progress until nothing of the plan moves. `pacer` keeps the throttle (bytes/s), as `kept` says."""
-        from weir.control.move_following import Follower
+        from weir.control.move_following import Following
         from weir.control.move_stuck import StuckWatch
 
         plan, file = self.planned.plan, self.planned.file
@@ -48,7 +48,7 @@ class Watched:
         before = file.read_rollback()
         terminal = sys.stdout.isatty()
         shown_at, shown = -_LINE_SECONDS, ""
-        follower = Follower(self.planned.connect, plan, before, time.monotonic, time.sleep, at_once, pacer, watch)
+        follower = Following(self.planned.connect, plan, before, time.monotonic, time.sleep, at_once, pacer, watch)
         for tick in follower.ticks():
             lag = self.sidecars.lag()
             throttle = tick.pace.rate if isinstance(tick.pace, Pace) else throttle

@@ -19,7 +19,7 @@ from weir.cli.sidecars import AdminOption, JsonOption
 from weir.control.errors import MoveError
 
 if TYPE_CHECKING:
-    from weir.control.move_following import Verdict
+    from weir.control.move_following import Verified
     from weir.planning.move_throttle import ConfigChange, LeftRate, PutBack
 
 _WORDS = {
@@ -175,7 +175,7 @@ def _status_of(problems: list[str], put_back: PutBack | None) -> int:
     return 0
 
 
-def _unfinished(verdict: Verdict) -> list[str]:
+def _unfinished(verdict: Verified) -> list[str]:
     seen, problems = verdict.seen, []
     moving = len(seen.partitions("moving", "elsewhere")) + len(seen.moving_logs)
     if moving:
@@ -247,7 +247,7 @@ def _put_back_as_json(put_back: PutBack | None) -> dict[str, Any] | None:
     }
 
 
-def _verdict_as_json(verdict: Verdict) -> dict[str, Any]:
+def _verdict_as_json(verdict: Verified) -> dict[str, Any]:
     return {
         "done": verdict.is_done,
         "partitions": [

@@ -30,9 +30,9 @@ from weir.cli.quantities import parse_deadline, parse_duration, parse_network, p
 from weir.cli.rates import parse_rate
 from weir.cli.sidecars import JsonOption
 from weir.planning.arithmetic import (
-    Answer,
     ImpossibleMove,
     Move,
+    TimedQuota,
     fastest,
     quota_bounds,
     quota_within,
@@ -109,8 +109,8 @@ def plan(
     factor = replication_of(figures, traffic.replication, live, REPLICATION)
     past = read_past(figures, history, factor, amount.broker)
     brokers = count_brokers(figures, amount.brokers, past, live)
-    share = ratio_of(figures, amount, live)
-    to_move = bytes_of(figures, amount, past, live, brokers, share)
+    ratio = ratio_of(figures, amount, live)
+    to_move = bytes_of(figures, amount, past, live, brokers, ratio)
     in_rate = bytes_in_of(figures, traffic.bytes_in, past, live, history.path)
     network = parsed("--network", parse_network, traffic.network)
     figures.add("network", network, "bytes/s", f"--network {traffic.network}" if traffic.network else "give --network")
@@ -172,7 +172,7 @@ def _ask(figures: Figures, now: datetime, asked: AskOptions) -> _Ask:
     return _Ask(rate, seconds)
 
 
-def _answer(move: Move, ask: _Ask) -> Answer | None:
+def _answer(move: Move, ask: _Ask) -> TimedQuota | None:
     if ask.quota is not None and ask.seconds is not None:
         return time_under_within(move, ask.quota, ask.seconds)
     if ask.quota is not None:
@@ -182,7 +182,7 @@ def _answer(move: Move, ask: _Ask) -> Answer | None:
     return fastest(move)
 
 
-def _add_answer(figures: Figures, answer: Answer, ask: _Ask, now: datetime, *, accuracy_known: bool) -> None:
+def _add_answer(figures: Figures, answer: TimedQuota, ask: _Ask, now: datetime, *, accuracy_known: bool) -> None:
     quota = "quota x delivered" if accuracy_known else "quota"
     if ask.seconds is None:
         source = "computed: the largest below the upper bound"

@@ -25,7 +25,7 @@ MOST = 2**31 - 1  # the most of what is counted: Kafka counts it with 32 bits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmountOptions:
-    """What is moved: a share of the whole cluster's partitions, or all of one broker's."""
+    """What is moved: a part of the whole cluster's partitions, or all of one broker's."""
 
     size: str | None = option("--size", "SIZE", "Log size of each broker, as in 500GB or 2TB.")
     brokers: int | None = option("--brokers", None, "Number of brokers.", min=1, max=MOST)
@@ -121,7 +121,7 @@ def count_brokers(figures: Figures, given: int | None, past: History | None, liv
 
 
 def ratio_of(figures: Figures, amount: AmountOptions, live: Live | None) -> float | None:
-    """Return the share (0 to 1) of all partitions that is moved, None where no option gives one.
+    """Return which part (0 to 1) of all partitions is moved, None where no option gives one.
 
     CommandError for options that do not go together.
     """

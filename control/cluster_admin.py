@@ -1,4 +1,4 @@
-"""Reads and changes a cluster's topics, moves and configurations, with kafka-python's admin client."""
+"""Reads a cluster's topics, moves and configurations, and starts moves, with kafka-python's admin client."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from kafka.errors import (
     NodeNotReadyError,
     NoReassignmentInProgressError,
     NotControllerError,
-    TopicAlreadyExistsError,
     UnknownBrokerIdError,
-    UnknownTopicOrPartitionError,
 )
 
 from weir.control.authentication import REFUSALS, client_that_ends_when_refused
@@ -31,15 +29,13 @@ from weir.planning.assignment import Partition as Partition
 from weir.planning.assignment import Reassignment as Reassignment
 from weir.planning.move_throttle import DISK_RATE as DISK_RATE
 from weir.planning.move_throttle import LISTS, RATES
-from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 # Kafka's defaults, which DescribeConfigs returns where nothing is set: Long.MAX_VALUE for rates, an empty list for
 # replicas.
 _UNSET = {"", "[]", "None", str(2**63 - 1)}
 
 Missing = Literal["never", "gone", "hidden"]
-"""Whose settings may be missing in an answer: of topics that do not exist, or also of any that the user may not read.
-"""
+"""Topics whose settings may be missing in an answer: those that are `gone`, or that are `hidden` from the user, too."""
 
 # Beside each kind's settings one that is always there, so that an answer without a throttle can be told from none.
 _ASKED_OF: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -53,7 +49,6 @@ _PASSING = (KafkaConnectionError, NodeNotReadyError, NotControllerError)
 # kafka-python raises this, and no KafkaError, while the cluster has no controller.
 _NO_CONTROLLER = "Failed to find active controller id"
 
-_PREFERRED = 0  # ElectLeadersRequest.json: ElectionType
 _UNKNOWN_TOPIC = 3
 
 
@@ -184,37 +179,10 @@ class ClusterAdmin:
                 )
         return found
 
-    def create_topic(
-        self, topic: str, assignment: Mapping[int, Sequence[int]], configs: Mapping[str, str] | None = None
-    ) -> None:
-        """Create a topic whose replicas are where `assignment` (partition -> broker ids, leader first) says."""
-        wanted = {
-            "assignments": {p: list(replicas) for p, replicas in assignment.items()},
-            "configs": dict(configs or {}),
-        }
-        self._ask(
-            f"Creating topic {topic}",
-            lambda client: client.create_topics({topic: wanted}, wait_for_metadata=True),
-            done=TopicAlreadyExistsError,
-        )
-
-    def delete_topic(self, topic: str) -> None:
-        """Delete a topic."""
-        self._ask(
-            f"Deleting topic {topic}",
-            lambda client: client.delete_topics([topic]),
-            done=UnknownTopicOrPartitionError,
-        )
-
-    def reassign(self, moves: Mapping[Partition, Sequence[int] | None]) -> None:
-        """Start to move partitions to new replica lists; None in place of a list cancels the partition's move."""
-        for partition, reason in self.try_to_reassign(moves).items():
-            raise ControlError(f"Moving {partition}", reason)
-
     def try_to_reassign(self, moves: Mapping[Partition, Brokers | Sequence[int] | None]) -> dict[Partition, str]:
-        """Start to move partitions, as `reassign`. Returns why, for each that the cluster refuses.
+        """Start to move partitions to new replica lists; None in place of a list cancels the partition's move.
 
-        To cancel a move that has ended is no failure.
+        Returns why, for each that the cluster refuses. To cancel a move that has ended is no failure.
         """
         wanted = {TopicPartition(*partition): replicas for partition, replicas in moves.items()}
         results = self._ask("Starting the move", lambda client: client.alter_partition_reassignments(wanted))
@@ -223,13 +191,6 @@ class ClusterAdmin:
             for partition, error in results.items()
             if error is not None and error is not NoReassignmentInProgressError
         }
-
-    def elect_preferred_leaders(self, partitions: Iterable[Partition]) -> None:
-        """Make the first replica of each partition its leader (KIP-460), where it is not."""
-        wanted: dict[str, list[int]] = {}
-        for topic, partition in partitions:
-            wanted.setdefault(topic, []).append(partition)
-        self._ask("Electing the preferred leaders", lambda client: client.elect_leaders(_PREFERRED, wanted))
 
     def reassignments(self) -> dict[Partition, Reassignment]:
         """Return the moves that are under way."""
@@ -241,25 +202,6 @@ class ClusterAdmin:
             for partition, move in listed.items()
         }
 
-    def wait_for_reassignments(self, seconds: float, poll_seconds: float = 0.2) -> float:
-        """Wait until no move is under way. Returns the seconds that it took; ControlError after `seconds`."""
-        start = self.clock()
-        while moves := self.reassignments():
-            if self.clock() - start > seconds:
-                left = ", ".join(f"{move.topic}-{move.partition}" for move in sorted(moves)[:5])
-                raise ControlError("Waiting for moves", f"{len(moves)} still under way after {seconds:g} s ({left})")
-            self.sleep(poll_seconds)
-        return self.clock() - start
-
-    def configs(self, brokers: Iterable[int] = (), topics: Iterable[str] = ()) -> dict[str, dict[str, str]]:
-        """Return every config of brokers and topics, defaults included, by `broker 1` and `topic orders`."""
-        resources = [ConfigResource(ConfigResourceType.BROKER, str(broker)) for broker in brokers]
-        resources += [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
-        return {
-            label: {key: str(entry["value"]) for key, entry in entries.items()}
-            for label, entries in self._described(resources).items()
-        }
-
     def throttle_settings(self, brokers: Iterable[int], topics: Iterable[str]) -> list[ThrottleSetting]:
         """Return the settings of Kafka's own throttle that are set for these brokers and topics, and where.
 
@@ -267,18 +209,6 @@ class ClusterAdmin:
         """
         found = [*self._throttles_of("broker", brokers).values(), *self._throttles_of("topic", topics).values()]
         return [throttle for of_one in found for throttle in of_one if throttle.value not in _UNSET]
-
-    def set_native_throttle(
-        self, rates: Mapping[int, Mapping[str, int]], replicas: Mapping[str, Mapping[str, str]]
-    ) -> None:
-        """Set Kafka's own throttle: `rates` by broker (bytes/s by name), `replicas` by topic (lists by name)."""
-        self._alter(rates, replicas, lambda client: client.alter_configs)
-
-    def clear_native_throttle(self, brokers: Iterable[int], topics: Iterable[str]) -> None:
-        """Remove Kafka's own throttle from brokers and topics."""
-        rates = {broker: dict.fromkeys((LEADER_RATE, FOLLOWER_RATE)) for broker in brokers}
-        lists = {topic: dict.fromkeys((LEADER_REPLICAS, FOLLOWER_REPLICAS)) for topic in topics}
-        self._alter(rates, lists, lambda client: client.reset_configs)
 
     def _connect(self) -> KafkaAdminClient:
         with _refused(f"Connecting to {', '.join(self._bootstrap_servers)}"):
@@ -363,28 +293,6 @@ class ClusterAdmin:
                 new = self._connect()  # if it fails, the old client can still be used
                 self._client.close()
                 self._client = new
-
-    def _alter(
-        self,
-        brokers: Mapping[int, Mapping[str, object]],
-        topics: Mapping[str, Mapping[str, object]],
-        call_of: Callable[[KafkaAdminClient], Callable[..., Any]],
-    ) -> None:
-        resources = [
-            ConfigResource(ConfigResourceType.BROKER, str(broker), _texts(set_)) for broker, set_ in brokers.items()
-        ]
-        resources += [ConfigResource(ConfigResourceType.TOPIC, topic, _texts(set_)) for topic, set_ in topics.items()]
-        action = "Changing Kafka's own throttle"
-        # A broker's rates are not among its configs until they are first set, so the client must not look them up.
-        results = self._ask(action, lambda client: call_of(client)(resources, raise_on_unknown=False, incremental=True))
-        for kind, by_name in results.items():
-            for name, said in by_name.items():
-                if said != "OK":
-                    raise ControlError(f"{action} of {kind} {name}", str(said))
-
-
-def _texts(configs: Mapping[str, object]) -> dict[str, str | None]:
-    return {key: None if value is None else str(value) for key, value in configs.items()}
 
 
 def _asked(client: KafkaAdminClient, ask: Callable[[KafkaAdminClient], Any]) -> Any:

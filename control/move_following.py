@@ -41,7 +41,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Follower:
+class Following:
     """How to follow a move: `connect` opens a new connection. `clock` and `sleep` are in seconds.
 
     `at_once` is None where nothing is begun any more, else as in Orders. `pacer` keeps the rate. `watch` finds out who
@@ -110,7 +110,7 @@ class Follower:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Verified:
     """What `verify` found. `busy`: another command works on the plan.
 
     `put_back` is None where the throttle was left alone: it goes on, or is not to be touched. `earlier` are partitions
@@ -135,7 +135,9 @@ class Verdict:
         return self.put_back is not None and self.put_back.by_plan
 
 
-def verify(admin: MoveAdmin, plan: ReassignmentPlan, file: JournalFile, *, preserve_throttles: bool = False) -> Verdict:
+def verify(
+    admin: MoveAdmin, plan: ReassignmentPlan, file: JournalFile, *, preserve_throttles: bool = False
+) -> Verified:
     """Find out how far a move is, and put back what stood before it where it has ended."""
     seen = read_plan_state(admin, plan)
     with file.locked() as mine:
@@ -145,10 +147,10 @@ def verify(admin: MoveAdmin, plan: ReassignmentPlan, file: JournalFile, *, prese
             waited += POLL_SECONDS
             seen = read_plan_state(admin, plan)
         if not mine or preserve_throttles or not seen.is_quiet:
-            return Verdict(seen, busy=not mine)
+            return Verified(seen, busy=not mine)
         put_back = MoveThrottling(admin, file).end(plan.brokers)
         earlier, more = _end_earlier(admin, file)
-        return Verdict(seen, False, _together(put_back, more), earlier, _throttled_for_nothing(admin))
+        return Verified(seen, False, _together(put_back, more), earlier, _throttled_for_nothing(admin))
 
 
 def _throttled_for_nothing(admin: MoveAdmin) -> tuple[str, ...]:

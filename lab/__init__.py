@@ -50,5 +50,5 @@ What to know:
   start_broker waits for that.
 - Beside a move: `weir.lab.produce.LiveProducer` (a steady rate, with what was acked and its latencies), `LiveConsumer`
   (the records that arrived, with end-to-end latencies), and `read_numbers` (reads all of them back).
-- `cluster.admin` (control.cluster_admin) reads and changes partitions, ISR, moves, configs and Kafka's own throttle.
+- `cluster.admin` (weir.lab.admin) reads and changes partitions, ISR, moves, configs and Kafka's own throttle.
 """

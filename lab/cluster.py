@@ -13,9 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from weir.control.cluster_admin import ClusterAdmin, Partition
+from weir.control.cluster_admin import Partition
 from weir.control.errors import ControlError
 from weir.lab import broker_log, jars
+from weir.lab.admin import LabAdmin
 from weir.lab.broker import Broker
 from weir.lab.errors import BadSigns, LabError, PortTaken, Timeout
 from weir.lab.java import java_command
@@ -94,7 +95,7 @@ class Cluster(ABC):
         self._controller_port = 0  # KRaft mode only
         self._ports: Ports | None = None
         self._supervisor: Supervisor | None = None
-        self._admin: ClusterAdmin | None = None
+        self._admin: LabAdmin | None = None
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -141,10 +142,10 @@ class Cluster(ABC):
     # -- what a cluster is asked and told ----------------------------------------------------------
 
     @property
-    def admin(self) -> ClusterAdmin:
+    def admin(self) -> LabAdmin:
         """The admin client: topics, moves, configs."""
         if self._admin is None:
-            self._admin = ClusterAdmin(self.bootstrap_servers)
+            self._admin = LabAdmin(self.bootstrap_servers)
         return self._admin
 
     @property

@@ -297,7 +297,7 @@ def numbered(number: int, message_bytes: int) -> bytes:
 def read_records(
     bootstrap_servers: Sequence[str], topic: str, partitions: Sequence[int], *, committed: bool = False
 ) -> list[ConsumerRecord]:
-    """Read partitions from their beginnings to the ends they have now; `committed`: see read_numbers."""
+    """Read partitions from their beginnings to the ends they have now; `committed` leaves aborted transactions out."""
     return in_own_loop(_read_records(bootstrap_servers, topic, partitions, committed))
 
 

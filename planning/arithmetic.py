@@ -24,7 +24,7 @@ Whole weeks are better as they compare weekdays with weekdays.
 """
 
 COVERAGE: Final = 0.9
-"""The share of a period's windows that must have been seen for the period to count."""
+"""The part of a period's windows (0 to 1) that must have been seen for the period to count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class QuotaBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TimedQuota:
     """A quota in whole bytes/s, and the seconds that the move takes under it."""
 
     quota: int
@@ -165,7 +165,7 @@ def response_max_bytes_bound(
     return window_seconds * (together if network is None else min(together, network)) / brokers
 
 
-def time_under(move: Move, quota: int) -> Answer:
+def time_under(move: Move, quota: int) -> TimedQuota:
     """Return how long the move takes under a quota (bytes/s).
 
     NoQuota, QuotaTooLow or QuotaTooHigh where that is impossible.
@@ -174,16 +174,16 @@ def time_under(move: Move, quota: int) -> Answer:
     seconds = move_seconds(move, quota)
     if highest is not None and quota > highest:
         raise QuotaTooHigh(quota_bounds(move).below or 0)
-    return Answer(quota, seconds)
+    return TimedQuota(quota, seconds)
 
 
-def quota_within(move: Move, seconds: float) -> Answer:
+def quota_within(move: Move, seconds: float) -> TimedQuota:
     """Return the least quota that moves everything within `seconds`. NoQuota or TooSoon where none can."""
     quota = _least_quota(move, seconds, _highest_quota(move))
-    return Answer(quota, move_seconds(move, quota))
+    return TimedQuota(quota, move_seconds(move, quota))
 
 
-def time_under_within(move: Move, quota: int, seconds: float) -> Answer:
+def time_under_within(move: Move, quota: int, seconds: float) -> TimedQuota:
     """Return how long the move takes under a quota, which has to be at most `seconds`.
 
     NoQuota or TooSoon where no quota can do that. Else the errors of `time_under`, or TooSlow; they name a quota that
@@ -201,13 +201,13 @@ def time_under_within(move: Move, quota: int, seconds: float) -> Answer:
     return found
 
 
-def fastest(move: Move) -> Answer | None:
+def fastest(move: Move) -> TimedQuota | None:
     """Return the largest quota that the network has room for.
 
     None where the network is not known; NoQuota where it has none.
     """
     highest = _highest_quota(move)
-    return None if highest is None else Answer(highest, move_seconds(move, highest))
+    return None if highest is None else TimedQuota(highest, move_seconds(move, highest))
 
 
 def _highest_quota(move: Move) -> int | None:

@@ -27,27 +27,30 @@ Key = tuple[int, str]
 """One throttled rate: a broker, and LEADER_RATE or FOLLOWER_RATE."""
 
 SHORT: Final = 0.75
-"""Where less than this part of a rate arrives, something else than the rate holds it back.
+"""A link may be full where less than this part of a rate arrives: below 75 MB/s under a rate of 100 MB/s.
 
-Sidecars let 0.85 to 1 of it arrive, by how long an answer is on its way. So a link goes unnoticed that is full, and
-carries nearly what is wanted of it.
+Sidecars let 0.85 to 1 of a rate arrive, by how long an answer is on its way. So a full link goes unnoticed that carries
+nearly what is wanted of it.
 """
 
 LEAST_JUDGED: Final = 2_000_000
-"""Lower rates tell nothing: one answer of Kafka's may hold 10 MB, so what arrives of them comes in bursts."""
+"""Bytes/s: a lower rate tells nothing of its link. One answer of Kafka's may hold 10 MB, so bytes come in bursts."""
 
 FOLLOWED_WITHIN_SECONDS: Final = 2.5
-"""A rate that has just been set is in force everywhere after so long."""
+"""The seconds after which a rate that was set is in force in all sidecars."""
 
 MOST_FALL: Final = 0.5
-"""A move is left this part of what its rate was, however little arrives: a broker that restarts is no full link."""
+"""The part of its rate that a move keeps from one interval to the next, however little arrives.
+
+A broker that restarts gets nothing either, and is no full link.
+"""
 
 LEAST_CALM: Final = 6
 MOST_CALM: Final = 120
-"""So many intervals have to pass without a full link before the figure rises: at first, and at most."""
+"""The intervals without a full link after which what it seems to carry rises: at first, and at most."""
 
 STEP: Final = 0.5
-"""The figure rises by this part of it: so much that a link which still carries no more shows it."""
+"""The part by which that figure rises, from 40 to 60 MB/s. A link that still carries no more then shows it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,22 +16,22 @@ from weir.planning.assignment import Partition
 from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE
 
 INTERVAL_SECONDS: Final = 10.0
-"""The rate changes no more often. Kafka's own throttle measures over about as long."""
+"""The least seconds between two changes of the rate. Kafka's own throttle measures over about as long."""
 
 TAKE_UP_SECONDS: Final = 3.0
-"""A move that is taken up is watched for so long before its rate is planned: till then its producers are not known."""
+"""The seconds for which a move that is taken up is watched before its rate is planned, to learn of its producers."""
 
 LEAST_CHANGE: Final = 0.02
-"""Changes of the rate that are smaller than this part of it are left out."""
+"""The least change of the rate, as part of it: 2 MB/s at 100 MB/s. Smaller ones are left out."""
 
 INFLOW_MARGIN: Final = 1.05
-"""A rate is never below what producers write times this, for else new replicas would hardly catch up."""
+"""The least rate, as multiple of what producers write: at 10 MB/s it is 10.5 MB/s, so that new replicas catch up."""
 
 ENDING_SECONDS: Final = 1.0
-"""So long before the deadline the last byte is to arrive. The replica has to join the ISR and the move to be ended."""
+"""The seconds between the last byte and the deadline, in which the replica joins the ISR and the move is ended."""
 
 LEAST_PART: Final = 0.7
-"""Where less than this part of the rate arrives, something else than the rate holds the move up.
+"""Something else than the rate holds a move up where less than this part of the rate arrives: 70 of 100 MB/s.
 
 A higher rate would not help then, so nothing is learned of the rate from it.
 """
@@ -39,7 +39,7 @@ A higher rate would not help then, so nothing is learned of the rate from it.
 _MOST_PART: Final = 1.1
 
 TOLERANCE: Final = 0.03
-"""A move that ends later than the deadline by less than this part of the seconds left counts as in time."""
+"""The part of the seconds left by which a move may miss its deadline and count as in time: 30 of 1,000 s."""
 
 
 @dataclass(frozen=True, slots=True)

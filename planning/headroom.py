@@ -17,19 +17,19 @@ from weir.planning.finish_by import INFLOW_MARGIN, LEAST_CHANGE, Moving, RateBou
 from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE
 
 INTERVAL_SECONDS: Final = 5.0
-"""Rates change no more often."""
+"""The least seconds between two changes of the rates."""
 
 PART: Final = 0.92
-"""So much of what others leave is used. The rest is for bursts, and for what wraps the records."""
+"""The part of what others leave that a move uses. The rest is for bursts, and for what wraps the records."""
 
 CALM_INTERVALS: Final = 3
-"""A rate rises by what others have left in all of the last so many intervals, and falls by the last one alone."""
+"""The intervals that a rise has to wait for: a rate follows the least that others left in them. It falls at once."""
 
 LEAST_RISE: Final = 0.05
-"""Rises that are smaller than this part of a rate are left out."""
+"""The least rise of a rate, as part of it: 5 MB/s at 100 MB/s. Smaller ones are left out."""
 
 MOST_RISE: Final = 0.5
-"""A rate rises by this part of it at most in one interval, or by LEAST_STEP of the link where that is more."""
+"""The most by which a rate rises in one interval, as part of it; LEAST_STEP of the link where that is more."""
 
 LEAST_STEP: Final = 0.1
 

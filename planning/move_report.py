@@ -1,4 +1,4 @@
-"""What a plan costs: bytes by broker, the share of partitions that move, and the time under a throttle."""
+"""What a plan costs: bytes by broker, the part of the partitions that move, and the time under a throttle."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from weir.planning.finish_by import Moving
 from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE
 
 RATE_WINDOW_SECONDS: Final = 15.0
-"""Rates are means of so long. Kafka's own throttle lets bytes through in bursts that are seconds apart."""
+"""The seconds over which rates are means. Kafka's own throttle lets bytes through in bursts that are seconds apart."""
 
 State = Literal["done", "moving", "elsewhere", "waiting", "gone"]
 """`elsewhere`: moving to other brokers than the plan's. `waiting`: not where the plan says, and not moving.

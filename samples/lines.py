@@ -28,7 +28,7 @@ _NUMBERS_PER_PART: Final = 2_000
 
 
 class SampleKey(NamedTuple):
-    """The fields that all lines of a sample share; see `weir.samples.schema.Line`."""
+    """The fields that are alike in all lines of a sample, as `weir.samples.schema.Line` describes them."""
 
     broker_id: int
     start_id: str

@@ -15,8 +15,9 @@ from typing import Final, Self
 
 from tests.chaos.faults import LIVE, MOVED
 from tests.chaos.lanes import Target
-from weir.control.cluster_admin import ClusterAdmin, Partition, PartitionState
+from weir.control.cluster_admin import Partition, PartitionState
 from weir.control.errors import ControlError
+from weir.lab.admin import LabAdmin
 from weir.lab.cluster import Cluster
 from weir.lab.errors import LabError
 from weir.lab.segments import replica_size
@@ -114,7 +115,7 @@ class Mover(Background):
             self._finish(self.moves[-1])
 
     def _run(self) -> None:
-        with ClusterAdmin(self._cluster.bootstrap_servers, timeout_seconds=_ADMIN_SECONDS) as admin:
+        with LabAdmin(self._cluster.bootstrap_servers, timeout_seconds=_ADMIN_SECONDS) as admin:
             while not self._stop.wait(_PAUSE_SECONDS):
                 with self._gate or nullcontext():
                     move = self._begin(admin)
@@ -122,7 +123,7 @@ class Mover(Background):
                         self._finish(move)
                         self._wait_for_removal(move)
 
-    def _begin(self, admin: ClusterAdmin) -> Move | None:
+    def _begin(self, admin: LabAdmin) -> Move | None:
         move = None
         while not self._stop.is_set():
             try:
@@ -140,7 +141,7 @@ class Mover(Background):
                 self._stop.wait(_POLL_SECONDS)  # its controller may be down; the same move may be begun again
         return move
 
-    def _wait(self, admin: ClusterAdmin) -> bool:
+    def _wait(self, admin: LabAdmin) -> bool:
         while not self._stop.wait(0.3):
             try:
                 if not admin.reassignments():
@@ -173,7 +174,7 @@ class ClusterWatch(Background):
 
     def _run(self) -> None:
         was_behind, last = False, time.monotonic()
-        with ClusterAdmin(self._cluster.bootstrap_servers, timeout_seconds=_ADMIN_SECONDS) as admin:
+        with LabAdmin(self._cluster.bootstrap_servers, timeout_seconds=_ADMIN_SECONDS) as admin:
             while not self._stop.wait(_POLL_SECONDS):
                 try:
                     states = admin.partitions(LIVE).values()

@@ -9,7 +9,7 @@ from tests.fakes.move_cluster import FakeCluster
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
 from weir.control.errors import MoveError
 from weir.control.move_execution import Execution, Orders
-from weir.control.move_following import Follower, Tick, verify
+from weir.control.move_following import Following, Tick, verify
 from weir.control.move_journal import JournalFile, Pacing
 from weir.control.move_pacing import DeadlinePacer, LinkPacer
 from weir.control.move_stuck import StuckWatch
@@ -69,13 +69,13 @@ def begun(cluster: Linked, file: JournalFile, limits: RateBounds | None = None, 
     return pacer
 
 
-def follower(cluster: Linked, pacer: LinkPacer | DeadlinePacer | None, watch: StuckWatch | None = None) -> Follower:
-    return Follower(
+def follower(cluster: Linked, pacer: LinkPacer | DeadlinePacer | None, watch: StuckWatch | None = None) -> Following:
+    return Following(
         lambda: cluster, PLAN, {P0: (1,)}, cluster.clock, cluster.sleep, pacer=pacer, watch=watch or StuckWatch()
     )
 
 
-def ticks_for(cluster: Linked, seconds: float, following: Follower) -> list[Tick]:
+def ticks_for(cluster: Linked, seconds: float, following: Following) -> list[Tick]:
     end = cluster.clock() + seconds
     ticks = []
     for tick in following.ticks():

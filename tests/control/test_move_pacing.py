@@ -8,7 +8,7 @@ from tests.fakes.move_cluster import FakeCluster
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE
 from weir.control.errors import ControlError, MoveError
 from weir.control.move_execution import Execution, Orders
-from weir.control.move_following import Follower, Tick, verify
+from weir.control.move_following import Following, Tick, verify
 from weir.control.move_journal import JournalFile, Pacing
 from weir.control.move_pacing import DeadlinePacer
 from weir.planning.assignment import Partition, Replica
@@ -58,7 +58,7 @@ def begun(cluster: Moved, pacer: DeadlinePacer, file: JournalFile, *, force: boo
 
 
 def followed(cluster: Moved, pacer: DeadlinePacer) -> list[Tick]:
-    return list(Follower(lambda: cluster, PLAN, {P0: (1,)}, cluster.clock, cluster.sleep, pacer=pacer).ticks())
+    return list(Following(lambda: cluster, PLAN, {P0: (1,)}, cluster.clock, cluster.sleep, pacer=pacer).ticks())
 
 
 @pytest.mark.parametrize("part", [0.8, 1.0])

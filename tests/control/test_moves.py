@@ -12,7 +12,7 @@ from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, 
 from weir.control.errors import ControlError, MoveError
 from weir.control.move_admin import ReplicaLog
 from weir.control.move_execution import Execution, Orders
-from weir.control.move_following import Follower, Tick, Verdict, cancel, verify
+from weir.control.move_following import Following, Tick, Verified, cancel, verify
 from weir.control.move_journal import JournalFile
 from weir.planning.assignment import Brokers, Partition, Replica
 from weir.planning.move_throttle import Standing
@@ -59,7 +59,7 @@ def execute(
     return begun
 
 
-def ended(cluster: FakeCluster, what: ReassignmentPlan, file: JournalFile) -> Verdict:
+def ended(cluster: FakeCluster, what: ReassignmentPlan, file: JournalFile) -> Verified:
     return verify(cluster, what, file)
 
 
@@ -462,7 +462,7 @@ def test_logs_are_moved_when_their_replica_is_there_and_told_where_it_is_not(fil
 
 
 def ticks(cluster: FakeCluster, what: ReassignmentPlan, at_once: int | None = None) -> Iterator[Tick]:
-    return Follower(lambda: cluster, what, {}, cluster.clock, cluster.sleep, at_once).ticks()
+    return Following(lambda: cluster, what, {}, cluster.clock, cluster.sleep, at_once).ticks()
 
 
 def test_steps_keep_as_many_moving_as_wanted(file: JournalFile) -> None:

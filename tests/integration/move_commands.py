@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from weir.control.move_admin import MoveAdmin
+from weir.lab.admin import LabAdmin
 from weir.lab.cluster import Cluster
 from weir.lab.settings import configs_tool
 from weir.lab.sidecar import PROJECT
@@ -25,7 +25,7 @@ class MoveCommands:
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
         self.folder = folder
-        self.admin = MoveAdmin(cluster.bootstrap_servers)
+        self.admin = LabAdmin(cluster.bootstrap_servers)
 
     @property
     def topic(self) -> str:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.lab.programs import processes_of, python
 from tests.modes import every_mode
-from weir.control.cluster_admin import ClusterAdmin
+from weir.lab.admin import LabAdmin
 from weir.lab.cluster import Cluster
 from weir.lab.errors import ProcessFailed
 from weir.lab.modes import KraftCluster, Mode, ZooKeeperCluster
@@ -88,9 +88,9 @@ def test_broker_that_came_after_the_admin_client_is_asked_too() -> None:
     """As where a broker is added, or registers later than the one that the client asked first."""
     with ZooKeeperCluster(brokers=2) as cluster:
         cluster.kill_broker(2)
-        with ClusterAdmin(cluster.bootstrap_servers) as admin:
+        with LabAdmin(cluster.bootstrap_servers) as admin:
             cluster.wait_for("a cluster of one", lambda: admin.brokers() == [1], 60)
-        with ClusterAdmin(cluster.bootstrap_servers) as admin:
+        with LabAdmin(cluster.bootstrap_servers) as admin:
             cluster.start_broker(2)
             assert admin.configs(brokers=[2])["broker 2"]["broker.id"] == "2"
 
