@@ -96,7 +96,8 @@ class CaptureRules:
         These are tracked both ways, also while they pass beside the sidecar, and so is ICMP, whose errors are about
         tracked ones. The sidecar's answers leave from its own ports, and get the broker's only later.
         """
-        chosen = ["raw_output meta l4proto { icmp, ipv6-icmp }", "raw_prerouting meta l4proto { icmp, ipv6-icmp }"]
+        # by number, as /etc/protocols may be missing: ICMP and ICMPv6
+        chosen = [f"{chain} meta l4proto {{ 1, 58 }}" for chain in ("raw_output", "raw_prerouting")]
         if ports := sorted({*self.ingress.values(), *self.egress.values()}):
             chosen.append(f"raw_output tcp sport {{ {', '.join(map(str, ports))} }}")
         for version, (protocol, _) in _VERSIONS.items():

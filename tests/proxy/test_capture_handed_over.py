@@ -57,8 +57,21 @@ with socket.create_connection((sys.argv[1], 9092), timeout=10) as broker:
 """Asks a broker again and again on one connection; prints how often, and the slowest answer."""
 
 
+FIREWALLD = """
+add table inet firewalld
+add chain inet firewalld filter_INPUT { type filter hook input priority 10; }
+add rule inet firewalld filter_INPUT ct state { established, related } accept
+add rule inet firewalld filter_INPUT ct status dnat accept
+add rule inet firewalld filter_INPUT iifname lo accept
+add rule inet firewalld filter_INPUT ct state invalid drop
+add rule inet firewalld filter_INPUT tcp dport 9092 ct state { new, untracked } accept
+add rule inet firewalld filter_INPUT reject with icmpx admin-prohibited
+""".strip().replace("\n", "; ")
+"""What firewalld sets for what comes in, with the brokers' port open in the zone."""
+
+
 class World:
-    """Two hosts with a broker each, and a sidecar on the first that captures."""
+    """Three hosts, of which two have a broker, and a sidecar on the first that captures."""
 
     def __init__(self, hosts: Hosts, folder: Path) -> None:
         self.hosts = hosts
@@ -91,8 +104,9 @@ class World:
         return process
 
     def fetch(self, number: int, seconds: float) -> subprocess.Popen[str]:
-        """Begin to ask the other host's broker."""
-        process = self.begin(number, sys.executable, "-c", FETCHER, self.hosts.address(3 - number), str(seconds))
+        """Begin to ask a broker: those of the first two hosts ask each other's, the third host is a client's."""
+        asked = self.hosts.address(2 if number == 1 else 1)
+        process = self.begin(number, sys.executable, "-c", FETCHER, asked, str(seconds))
         assert process.stdout is not None
         assert process.stdout.readline() == "connected\n"
         return process
@@ -127,7 +141,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    with Hosts(2) as hosts:
+    with Hosts(3) as hosts:
         world = World(hosts, tmp_path)
         try:
             yield world
@@ -161,3 +175,15 @@ def test_it_is_handed_over_again_and_again_with_no_rule_left(world: World) -> No
         assert fetcher.returncode == 0, world.log.read_text()
     os.killpg(world.sidecar.pid, signal.SIGKILL)
     world.until("no rule", lambda: not world.tables())
+
+
+def test_firewall_that_comes_later_refuses_no_connection_that_stands(world: World) -> None:
+    """A client's connection was never tracked until then, and one that the broker itself has begun was."""
+    world.until("brokers' connections alone", lambda: world.count("event=connection_tracking needed_by=nobody"))
+    fetchers = [world.fetch(number, 8) for number in (1, 2, 3)]
+    world.hosts.run(1, "nft", FIREWALLD)
+    world.until("all tracked", lambda: world.count('event=connection_tracking needed_by="table inet firewalld"'), 2)
+    fetchers += [world.fetch(number, 1) for number in (1, 2, 3)]
+    for fetcher in fetchers:
+        fetcher.communicate(timeout=40)
+        assert fetcher.returncode == 0, world.log.read_text()

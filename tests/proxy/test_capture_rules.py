@@ -300,6 +300,11 @@ def test_addresses_go_to_the_set_of_their_version() -> None:
     assert told.count("flush set") == 4
 
 
+def test_no_name_has_to_be_looked_up_in_etc_protocols() -> None:
+    """It is missing in containers without Debian's netbase. `ip`, `ip6` and `tcp` are words of nft itself."""
+    assert "icmp" not in CaptureRules(1, PORT, {4: 1, 6: 1}, {4: 2, 6: 2}).create()
+
+
 def test_marks_of_two_sidecars_differ() -> None:
     assert mark_of(1) != mark_of(2)
     assert mark_of(1) >> 16 == mark_of(40_000) >> 16 == 0x7777
