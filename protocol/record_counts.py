@@ -113,7 +113,6 @@ class RecordCounts:
             if self._held:
                 self._held = bytearray()
             self.left = self._unread = max(0, size)
-            self._want(self._wanted)
         end = min(end, at + self.left)
         self.left -= end - at
         while at < end and self._structure is not None:

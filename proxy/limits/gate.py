@@ -94,6 +94,9 @@ class LinkGate:
         wait = self._asks(client)
         if wait <= 0:
             return self._goes(request, client)
+        if _ends_session(request):
+            self.gone()
+            return Pass()
         return self._hold(request, client, wait, now, now, self._held_until(request, now))
 
     def wake(self) -> None:
@@ -235,6 +238,13 @@ def _kind(request: RequestBegins) -> Kind:
         return "share_fetch"
     has_session = sender.session is None or sender.session[1] > 0
     return "session_fetch" if has_session or not sender.is_whole else "fetch"
+
+
+def _ends_session(request: RequestBegins) -> bool:
+    """Return whether it is a Fetch that only ends its session, as Java sends one when it closes."""
+    session = request.sender.session if request.head.api_key == FETCH else None
+    is_last = session is not None and session[0] > 0 > session[1]
+    return is_last and request.sender.is_whole and not _asked_for(request)
 
 
 def _empty_answer(request: RequestBegins) -> bytes | None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.clients.checks import (
     LEAST,
+    MOST,
     arrived,
     check_rate,
     complaints,
@@ -93,10 +94,11 @@ def test_consumer_of_answers_worth_more_than_ten_seconds(cluster: Cluster, drive
 
 @every_client
 def test_producer_of_batches_worth_more_than_ten_seconds(cluster: Cluster, drivers: Drivers, client: str) -> None:
-    """The second one is held, or told and held, for 12 s."""
+    """The second one is held, or told and held, for 12 s. Where the machine is slow, the first has fewer records."""
     limited = produced(cluster, drivers, client, 50, 1200, batch=600, acks=1)
-    times = sorted(map(int, limited.arrivals))
-    assert 1200 * LEAST <= times[-1] - times[0] <= 1500
+    first, *_, last = sorted(limited.arrivals, key=int)
+    seconds = (int(last) - int(first)) / 100
+    assert 50 * LEAST * seconds <= limited.records - limited.arrivals[last] <= 50 * MOST * seconds
 
 
 @pytest.mark.parametrize("client", [one for one in LANGUAGES if one != "rskafka"])  # it waits for all

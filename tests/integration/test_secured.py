@@ -210,6 +210,8 @@ def test_clients_with_certificates_are_held_to_their_limit(tmp_path: Path) -> No
         settings = {"security.protocol": "SSL", "ssl.ca.location": authority.ca}
         own = {"ssl.certificate.location": application.certificate, "ssl.key.location": application.key}
         _held_to_their_limit(cluster, 1, settings | own, 6 * LIMIT)
+        for operation in ("READ", "WRITE"):
+            assert f"User:application is Allowed operation = {operation} " in cluster.brokers[1].log.read_text()
         other = authority.issue("somebody-else")
         with pytest.raises((ssl.SSLError, ConnectionError)):
             _knock(cluster, other, 1)

@@ -19,6 +19,7 @@ from weir.protocol.errors import (
 )
 from weir.protocol.fetch import ResponseTopic, encode_response_topics, made_up_entries
 from weir.protocol.framing import Pending, ResponseStream
+from weir.protocol.record_counts import RecordCounts
 from weir.protocol.response_scanner import Buffer, FetchResponseScanner
 
 
@@ -155,10 +156,25 @@ def test_an_answer_at_the_head_is_ready_only_between_responses() -> None:
     assert stream.ready_answers() == []
 
 
-@pytest.mark.parametrize("scanned", [False, True])
-def test_answers_go_out_in_the_order_of_their_requests(scanned: bool) -> None:
+class Watched(RecordCounts):
+    """Counts an answer, and tells when it has passed."""
+
+    see = RecordCounts.receive
+
+    def passed(self) -> None:
+        assert (self.left, self.fault) == (0, None)
+        self.has_passed = True
+
+
+@pytest.mark.parametrize("how", ["plain", "scanned", "watched"])
+def test_answers_go_out_in_the_order_of_their_requests(how: str) -> None:
+    watched: list[Watched] = []
+
     def pending(correlation_id: int) -> Pending:
-        return Pending(correlation_id, FetchResponseScanner(3, correlation_id) if scanned else None)
+        if how == "watched":
+            watched.append(Watched("fetch", 3))
+            return Pending(correlation_id, watcher=watched[-1])
+        return Pending(correlation_id, FetchResponseScanner(3, correlation_id) if how == "scanned" else None)
 
     first, second = fetch_response(1), fetch_response(3)
     data = first + second
@@ -169,6 +185,15 @@ def test_answers_go_out_in_the_order_of_their_requests(scanned: bool) -> None:
         assert stream.ready_answers() == []
         assert sent(stream, *chunks) == first + b"twotoo" + second + b"four"
         assert not stream.pending
+    assert all(one.has_passed for one in watched)
+
+
+def test_a_watched_response_is_under_way_until_its_last_byte() -> None:
+    stream, data = waiting(Pending(1, watcher=Watched("fetch", 3))), fetch_response(1)
+    assert sent(stream, data[:-1]) == data[:-1]
+    assert not stream.at_boundary
+    assert sent(stream, data[-1:]) == data[-1:]
+    assert stream.at_boundary
 
 
 def test_opaque_begins_when_all_responses_that_are_due_have_come() -> None:
