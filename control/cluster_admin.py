@@ -261,7 +261,8 @@ class ClusterAdmin:
             label = f"{resource.resource_type.name.lower()} {resource.name}"
             may_be_gone = missing == "gone" and is_topic
             if label not in found and not (may_be_gone and not self.existing_partitions([resource.name])):
-                raise ControlError(f"Describing the configs of {label}", "nothing came back; does it exist?")
+                why = "nothing came back: it does not exist, or you have no DescribeConfigs there"
+                raise ControlError(f"Describing the configs of {label}", why)
         return found
 
     def _ask(self, action: str, ask: Callable[[KafkaAdminClient], Any], *, done: type[KafkaError] | None = None) -> Any:

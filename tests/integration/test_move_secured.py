@@ -8,13 +8,15 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 
 from tests.integration.move_commands import MB, MoveCommands
-from tests.throttle_names import LEADER_RATE
+from tests.throttle_names import LEADER_RATE, LEADER_REPLICAS
 from weir.lab.modes import KraftCluster
 from weir.lab.network import LOOPBACK, Ports
 from weir.lab.produce import fill
@@ -46,7 +48,10 @@ def one_line(path: Path) -> str:
 
 
 class SecuredCluster(KraftCluster):
-    """Two brokers with two log directories each; one more listener wants a certificate and a password."""
+    """Two brokers with two log directories each; one more listener wants a certificate and a password.
+
+    The user `weir` may do all, and `mover` what it is allowed in a test.
+    """
 
     def __init__(self, keys: Path) -> None:
         super().__init__(brokers=2)
@@ -77,7 +82,9 @@ class SecuredCluster(KraftCluster):
             "advertised.listeners": f"{own['advertised.listeners']},SECURED://{LOOPBACK}:{port}",
             "listener.security.protocol.map": f"{own['listener.security.protocol.map']},SECURED:SASL_SSL",
             "listener.name.secured.sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.secured.plain.sasl.jaas.config": f"{jaas} user_weir='{PASSWORD}';",
+            "listener.name.secured.plain.sasl.jaas.config": f"{jaas} user_weir='{PASSWORD}' user_mover='{PASSWORD}';",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS;User:weir",
             "listener.name.secured.ssl.client.auth": "required",
             "listener.name.secured.ssl.keystore.type": "PEM",
             "listener.name.secured.ssl.keystore.key": one_line(self._keys / "key.key"),
@@ -101,14 +108,16 @@ def cluster(keys: Path) -> Iterator[SecuredCluster]:
         cluster.check_logs()
 
 
-def secured(cluster: SecuredCluster, folder: Path, keys: Path, password: str = PASSWORD) -> list[str]:
+def secured(
+    cluster: SecuredCluster, folder: Path, keys: Path, password: str = PASSWORD, user: str = "weir"
+) -> list[str]:
     """The options that lead to the listener with a password."""
     escaped = password.replace('"', '\\"')
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     properties = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "PLAIN",
-        "sasl.jaas.config": f'{module} required username="weir" password="{escaped}";'.replace("\\", "\\\\"),
+        "sasl.jaas.config": f'{module} required username="{user}" password="{escaped}";'.replace("\\", "\\\\"),
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": keys / "ca.pem",
         "ssl.keystore.type": "PEM",
@@ -166,6 +175,49 @@ def test_steps_tell_each_partition_its_directory_when_its_turn_has_come(
     assert all((second / f"{topic}-{number}").is_dir() for number in range(3))
     assert move.throttles() == Standing()
     move.admin.close()
+
+
+def test_topics_outside_the_plan_need_no_rights(cluster: SecuredCluster, keys: Path, tmp_path: Path) -> None:
+    """One may be read, another is not seen at all (strimzi #7482). The rights are those in docs/move.md."""
+    move = MoveCommands(cluster, tmp_path)
+    moved, read, hidden = topics = ("moved", "only-read", "hidden")
+    for topic in topics:
+        cluster.admin.create_topic(topic, {0: [1]})
+    cluster.wait_for("the topic in sync", lambda: cluster.is_in_sync(moved), 30)
+    fill(cluster.bootstrap_servers, moved, {0: 4 * MB})
+    configs = ["DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"]
+    allow(cluster, ResourcePattern(ResourceType.CLUSTER, "kafka-cluster"), [*configs, "ALTER"])
+    allow(cluster, ResourcePattern(ResourceType.TOPIC, moved), configs)
+    allow(cluster, ResourcePattern(ResourceType.TOPIC, read), ["READ"])
+    others = {topic: {LEADER_REPLICAS: "7:1"} for topic in (read, hidden)}
+    cluster.admin.set_native_throttle({}, others)
+    there = secured(cluster, tmp_path, keys, user="mover")
+    for ends_by in ("cancel", "verify"):
+        move.run("execute", move.plan(moved, {0: [2]}), *there, "--throttle", "100k")
+        assert set(move.throttles().lists) == set(topics)
+        assert moved in move.run("list", None, *there)[0]
+        if ends_by == "verify":
+            assert "still moving" in move.run("verify", move.plan(moved, {0: [2]}), *there, status=1)[1]
+            move.run("execute", move.plan(moved, {0: [2]}), *there, "--throttle", "10MB", "--additional")
+            move.wait_for_end()
+        move.run(ends_by, move.plan(moved, {0: [2]}), *there)
+        assert move.throttles() == Standing(lists=others)
+    assert [state.replicas for state in cluster.admin.partitions([moved]).values()] == [(2,)]
+    cluster.admin.clear_native_throttle([], others)
+    _, error = move.run("execute", move.plan(read, {0: [2]}), *there, "--throttle", "1MB", status=1)
+    assert f"topic {read} failed: nothing came back: it does not exist, or you have no DescribeConfigs there" in error
+    assert (move.throttles(), cluster.admin.reassignments()) == (Standing(), {})
+    move.admin.close()
+
+
+def allow(cluster: SecuredCluster, resource: ResourcePattern, operations: Sequence[str]) -> None:
+    """Allow the user `mover` some operations, and wait until each broker knows of it."""
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+    try:
+        allowed = ACLPermissionType.ALLOW
+        admin.create_acls([ACL("User:mover", "*", ACLOperation[name], allowed, resource) for name in operations])
+    finally:
+        admin.close()
 
 
 def test_wrong_password_is_told_within_seconds(cluster: SecuredCluster, keys: Path, tmp_path: Path) -> None:
