@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Self
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import (
+    BrokerResponseError,
     IncompatibleBrokerVersion,
     KafkaConnectionError,
     KafkaError,
@@ -19,7 +20,9 @@ from kafka.errors import (
     NoReassignmentInProgressError,
     NotControllerError,
     UnknownBrokerIdError,
+    for_code,
 )
+from kafka.protocol.admin import AlterPartitionReassignmentsRequest
 
 from weir.control.authentication import REFUSALS, client_that_ends_when_refused
 from weir.control.errors import ControlError
@@ -75,6 +78,27 @@ class ThrottleSetting(NamedTuple):
     def is_own(self) -> bool:
         """Whether it is the resource's own dynamic setting, not the cluster's default or the broker's file."""
         return self.source in ("DYNAMIC_BROKER_CONFIG", "DYNAMIC_TOPIC_CONFIG")
+
+
+class _Client(KafkaAdminClient):  # type: ignore[misc] # kafka-python has no types
+    """kafka-python's client, which also gives what a broker says of a partition that it refuses to move."""
+
+    def alter_partition_reassignments(
+        self, reassignments: Mapping[TopicPartition, Sequence[int] | None], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, BrokerResponseError | None]:
+        """Start or cancel moves; returns the error of each partition, with the broker's message where it has one."""
+        topics = self._process_alter_partition_reassignments_input(reassignments)
+        request = AlterPartitionReassignmentsRequest(timeout_ms=self._validate_timeout(timeout_ms), topics=topics)
+        response = self._manager.run(
+            self._send_request_to_controller, request, lambda answer: [for_code(answer.error_code)]
+        )
+        found = {}
+        for topic in response.responses:
+            for one in topic.partitions:
+                error = for_code(one.error_code)
+                said = one.error_message or error.description
+                found[TopicPartition(topic.name, one.partition_index)] = error(said) if one.error_code else None
+        return found
 
 
 class ClusterAdmin:
@@ -187,9 +211,9 @@ class ClusterAdmin:
         wanted = {TopicPartition(*partition): replicas for partition, replicas in moves.items()}
         results = self._ask("Starting the move", lambda client: client.alter_partition_reassignments(wanted))
         return {
-            Partition(partition.topic, partition.partition): str(error().description)
+            Partition(partition.topic, partition.partition): str(error.args[0]).removesuffix(".")
             for partition, error in results.items()
-            if error is not None and error is not NoReassignmentInProgressError
+            if error is not None and not isinstance(error, NoReassignmentInProgressError)
         }
 
     def reassignments(self) -> dict[Partition, Reassignment]:
@@ -210,9 +234,9 @@ class ClusterAdmin:
         found = [*self._throttles_of("broker", brokers).values(), *self._throttles_of("topic", topics).values()]
         return [throttle for of_one in found for throttle in of_one if throttle.value not in _UNSET]
 
-    def _connect(self) -> KafkaAdminClient:
+    def _connect(self) -> _Client:
         with _refused(f"Connecting to {', '.join(self._bootstrap_servers)}"):
-            return KafkaAdminClient(
+            return _Client(
                 **{
                     "client_id": "weir",
                     "request_timeout_ms": self._timeout_ms,

@@ -111,11 +111,13 @@ class Execution:
     def start(self) -> list[Partition]:
         """Start the partitions, or the first of them. Where none can be started, what was set is put back.
 
-        What moves elsewhere is turned here: that is what `--additional` allows.
+        What moves elsewhere is turned here: that is what `--additional` allows. What only waits for the controller to
+        look is ordered again.
         """
         beginning = next_to_move(self._seen.statuses, self._orders.at_once)
+        again = self._seen.partitions("elsewhere") + self._seen.arrived
         try:
-            return start(self._admin, self._plan, [*beginning, *self._seen.partitions("elsewhere")])
+            return start(self._admin, self._plan, [*beginning, *again])
         except NothingBegunError:
             if self._seen.is_quiet:
                 self._throttling.undo()

@@ -234,7 +234,8 @@ def _way_out(admin: MoveAdmin, move: Reassignment) -> str:
         return ""
     return (
         f" (brokers {', '.join(map(str, old))}, which had it before, are down: start one of them, or let one of the new"
-        " brokers lead it by kafka-leader-election --election-type unclean, which loses what it has not copied)"
+        " brokers lead it by kafka-leader-election --election-type unclean, which loses what it has not copied, and"
+        " execute the plan again)"
     )
 
 

@@ -36,6 +36,15 @@ class PlanState:
         return self.partitions("waiting")
 
     @property
+    def arrived(self) -> list[Partition]:
+        """The partitions that still move although all of their new replicas are in sync.
+
+        After an unclean election the controller looks only when the partition changes, or is ordered to move again.
+        """
+        moving = self.partitions("moving")
+        return [one for one in moving if set(self.plan.brokers[one]) <= set(self.states[one].in_sync_replicas)]
+
+    @property
     def moving_logs(self) -> list[Replica]:
         """The replicas that are being moved between log directories."""
         return [replica for replica, state in self.log_states.items() if state == "moving"]

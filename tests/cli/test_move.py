@@ -318,7 +318,7 @@ def test_cancel_that_the_cluster_refuses_says_why_and_what_may_be_done(
     assert (
         "orders-0: the partition has no leader (brokers 1, which had it before, are down: start one of them, or let one"
         " of the new brokers lead it by kafka-leader-election --election-type unclean, which loses what it has not"
-        " copied)"
+        " copied, and execute the plan again)"
     ) in capsys.readouterr().err
 
 

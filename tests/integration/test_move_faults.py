@@ -124,6 +124,32 @@ def test_move_is_followed_over_the_controllers_failure(move: MoveCommands) -> No
     assert move.throttles() == NOTHING
 
 
+def test_cancel_while_the_old_broker_is_down_tells_a_way_that_works(move: MoveCommands) -> None:
+    """Nobody could take the partition back (KAFKA-14424). After an unclean election the plan is executed again."""
+    topic = filled(move.cluster, move.topic, [2], 4 * MB, partitions=1)
+    plan = move.plan(topic, {0: [3]})
+    move.run("execute", plan, "--throttle", "100k")
+    move.cluster.kill_broker(2)
+    move.cluster.wait_for("no broker 2", lambda: 2 not in move.admin.brokers(), 30)
+    _, error = move.run("cancel", plan, status=1)
+    assert f"{topic}-0: Unable to revert partition assignment for {topic}:0 because it would require an un" in error
+    assert "(brokers 2, which had it before, are down: start one of them, or let one of the new brokers lead" in error
+    assert (
+        "it by kafka-leader-election --election-type unclean, which loses what it has not copied, and execute the"
+        in error
+    )
+    server = ("--bootstrap-server", move.cluster.bootstrap_servers[0])
+    election = ("--election-type", "unclean", "--topic", topic, "--partition", "0")
+    move.cluster.java_tool("election", "org.apache.kafka.tools.LeaderElectionCommand", [*server, *election])
+    move.run("execute", plan)
+    move.wait_for_end(10)
+    assert [state.replicas for state in move.admin.partitions([topic]).values()] == [(3,)]
+    assert "broker 2 is down" in move.run("verify", plan, status=1)[1]
+    move.cluster.start_broker(2)
+    move.run("verify", plan)
+    assert move.throttles() == NOTHING
+
+
 def test_directory_that_is_none_is_told_before_anything_is_set(move: MoveCommands) -> None:
     topic = filled(move.cluster, move.topic, [1], MB, partitions=1)
     data = str(move.cluster.brokers[2].data)
