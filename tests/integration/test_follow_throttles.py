@@ -265,3 +265,37 @@ def test_move_with_kafkas_own_throttle_is_exact_and_survives_the_loss_of_its_lis
     cluster.admin.clear_native_throttle([1], [topic])
     assert_identical(cluster, [topic], 1, 2)
     cluster.check_logs()
+
+
+@on(NEWEST.name)
+def test_rate_in_a_brokers_file_is_not_followed_as_kafka_ignores_it(cluster: Cluster) -> None:
+    """Kafka shows it among the broker's configs all the same (KAFKA-15204)."""
+    rates = f"{LEADER_RATE}={MB}\n{FOLLOWER_RATE}={MB}\n"
+    topic = f"orders-{next(_number)}"
+    cluster.create_topic(topic, {0: [3, 1]})
+    lists = {topic: {LEADER_REPLICAS: "*", FOLLOWER_REPLICAS: "*"}}
+    with restarted_with(cluster, 3, rates):
+        told = cluster.admin.throttle_settings([3], [])
+        assert {(one.setting, one.source) for one in told} == {(name, "STATIC_BROKER_CONFIG") for name in BOTH_RATES}
+        cluster.admin.set_native_throttle({}, lists)
+        seconds_until(cluster, "the lists alone", {3: {"topics": lists}})
+        cluster.admin.set_native_throttle({3: {LEADER_RATE: RATE}}, {})
+        seconds_until(cluster, "what is dynamic", {3: {**followed((LEADER_RATE, RATE)), "topics": lists}})
+
+
+@contextmanager
+def restarted_with(cluster: Cluster, broker_id: int, properties: str) -> Iterator[None]:
+    """While the block runs, the broker's file has further properties."""
+    file = cluster.brokers[broker_id].properties
+    before = file.read_text()
+
+    def restart(text: str) -> None:
+        file.write_text(text)
+        cluster.stop_broker(broker_id)
+        cluster.start_broker(broker_id)
+
+    try:
+        restart(before + properties)
+        yield
+    finally:
+        restart(before)
