@@ -126,7 +126,7 @@ def test_wrong_use_of_what_keeps_the_rate_is_told(
 def test_finish_by_stays_and_tells_whether_it_will_be_made(
     limits: str, prospect: str, cluster: FakeCluster, plan: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tomorrow = (datetime.now().astimezone() + timedelta(days=1)).isoformat(timespec="seconds")
+    tomorrow = (datetime.now().astimezone() + timedelta(days=1)).replace(second=30).isoformat(" ", "seconds")
     looks = iter(range(20))
 
     def progress(name: str) -> None:
@@ -137,7 +137,7 @@ def test_finish_by_stays_and_tells_whether_it_will_be_made(
     cluster.size = 4_000_000_000
     assert main(planned("execute", plan, "--finish-by", tomorrow, "--between", limits)) == 0
     out = capsys.readouterr().out
-    assert "to end by " in out
+    assert f"to end by {tomorrow}: " in out
     assert prospect in out
     assert cluster.throttles == Standing()
 

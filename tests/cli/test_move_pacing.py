@@ -138,7 +138,7 @@ def test_who_holds_a_move_up_is_told(cluster: Ending, plan: Path, capsys: pytest
 
 
 def test_pacing_is_read_as_it_was_written() -> None:
-    moment = (datetime.now(UTC) + timedelta(hours=1)).replace(microsecond=0)
+    moment = (datetime.now(UTC) + timedelta(hours=1)).replace(second=30, microsecond=0)
     finish_by = PacingOptions(finish_by=moment.isoformat(), between="5,9").read(Sidecars(None))
     assert finish_by == Kept(Pacing(moment.timestamp(), None, 5, 9), moment, Sidecars(None))
     assert written(finish_by.pacing, Sidecars(None)) == finish_by
