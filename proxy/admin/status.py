@@ -112,7 +112,7 @@ def _link_status(link: ReplicaLink, now: float) -> dict[str, Any]:
     return {
         "peer": link.peer,
         "replica_id": link.replica_id,
-        "throttled_partitions_behind": link.partitions.behind_count,
+        "throttled_partitions_behind": link.partitions.waiting_count,
         "left_out_for_seconds": None if since is None else round(now - since, 3),
     }
 

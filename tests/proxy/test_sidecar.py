@@ -449,6 +449,23 @@ async def test_sidecar_status_says_where_rates_come_from_and_who_holds_replicas_
         assert "the quota has room (0 B/s of 8 B/s used)" in body["sides"]["leader"]["held_up_by"]["sentence"]
 
 
+async def test_status_counts_as_many_partitions_for_a_link_as_it_says_are_held(broker: Broker) -> None:
+    """One is known to be behind; six are, too, and have no high watermark yet."""
+    throttle = f'"{LEADER_RATE}" = 0\n[throttle.topics.orders]\n"{LEADER_REPLICAS}" = "*"'
+    async with running(configured(broker, throttle=throttle)) as weir:
+        side = weir.sidecar.sides[0].throttle
+        asker = side.lag.asker()
+        asker.at = side.lag.now()
+        for partition in range(7):
+            asker.topic(2, b"orders").update(partition, 0, 9, side.lag.now())
+        partitions = side.link(2).partitions
+        partitions.behind_count, partitions.unknown_count = 1, 6
+        _, body = await weir.call("GET", "/v1/status")
+        leader = body["sides"]["leader"]
+        assert leader["held_up_by"]["sentence"].startswith("The quota holds 7 partitions back")
+        assert [link["throttled_partitions_behind"] for link in leader["links"]] == [7]
+
+
 async def test_sidecar_takes_samples_from_its_start_to_its_end(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "SAMPLE_SECONDS", 0.01)
     async with running(configured(broker)) as weir:
