@@ -18,6 +18,9 @@ FEW: Final = 10
 MOST_ROWS: Final = 10
 """The most rows of what is behind, and the most lines that tell of single brokers."""
 
+MOST_RANGES: Final = 5
+"""The most ranges of brokers that a line names."""
+
 COLUMNS: Final = ("brokers", "side", "rate", "quota", "behind", "messages", "time left")
 NUMBERS: Final = ("rate", "behind", "messages", "time left")
 _NONE: Final = "-"
@@ -25,14 +28,16 @@ _OF_A_BROKER: Final = re.compile(r"Broker (\d+)(.*)", re.DOTALL)
 
 
 def in_ranges(numbers: Iterable[int]) -> str:
-    """Return numbers as in `1-3, 7`."""
+    """Return numbers as in `1-3, 7`; of those in many pieces the first MOST_RANGES."""
     found: list[list[int]] = []
     for number in sorted(set(numbers)):
         if found and number == found[-1][1] + 1:
             found[-1][1] = number
         else:
             found.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+    more = sum(last - first + 1 for first, last in found[MOST_RANGES:])
+    shown = [str(first) if first == last else f"{first}-{last}" for first, last in found[:MOST_RANGES]]
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def summary(replies: Sequence[Reply], moves: int) -> str:

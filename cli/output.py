@@ -9,6 +9,9 @@ from typing import Any, TextIO, cast
 
 _UNLIMITED_WIDTH = 10_000
 
+WIDTH = 80
+"""Characters of a line that a screen always has."""
+
 _SHOWN = {
     code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
     for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
@@ -81,8 +84,16 @@ class _Output:
             raise OutputError(error) from error
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[str] = ()) -> None:
-    """Print a table in full width where stdout is no terminal. Columns named in `numbers` are aligned to the right."""
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    numbers: Iterable[str] = (),
+    width: int = _UNLIMITED_WIDTH,
+) -> None:
+    """Print a table, where stdout is no terminal with `width` characters a line at most.
+
+    Columns named in `numbers` are aligned to the right.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -93,5 +104,5 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: 
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(printable, row))
-    width = None if sys.stdout is not None and sys.stdout.isatty() else _UNLIMITED_WIDTH
-    Console(width=width, highlight=False, markup=False).print(table)
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    Console(width=None if is_terminal else width, highlight=False, markup=False).print(table)

@@ -14,7 +14,7 @@ from weir.cli import fleet_status, many, not_throttled, troubles
 from weir.cli.errors import CommandError
 from weir.cli.fleet import Where, ask_sidecars, cluster_of, sidecars
 from weir.cli.limited_status import limited_rows, print_limited
-from weir.cli.output import print_table
+from weir.cli.output import WIDTH, print_table
 from weir.cli.sidecars import (
     JsonOption,
     Reply,
@@ -125,7 +125,7 @@ def _print_many(replies: list[Reply], moves: int) -> None:
     print(many.summary(replies, moves))
     rows, more = many.folded(replies)
     if rows:
-        print_table(many.COLUMNS, rows, many.NUMBERS)
+        print_table(many.COLUMNS, rows, many.NUMBERS, WIDTH)
     if more:
         print(f"{more} more are behind by less: --json has them.")
     for sentence in many.versions(replies):

@@ -6,7 +6,8 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from textwrap import TextWrapper
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -14,9 +15,9 @@ from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.fleet import Where, ask_sidecars, cluster_of, shown, sidecars
 from weir.cli.fleet_status import silent
 from weir.cli.lease import LeaseOptions, source_in_words
-from weir.cli.many import FEW
+from weir.cli.many import FEW, in_ranges
 from weir.cli.options import option, with_options
-from weir.cli.output import print_table
+from weir.cli.output import WIDTH, print_table, printable
 from weir.cli.rates import parse_rate
 from weir.cli.sidecars import (
     JsonOption,
@@ -47,6 +48,11 @@ if TYPE_CHECKING:
 _NONE = "none"
 _PATH = "/v1/throttle"
 _MOST_NAMED = 3
+_LIST_SHOWN: Final = 30
+"""Characters after which a list of entries is cut at the next comma, where many sidecars are shown."""
+_SETTING: Final = TextWrapper(
+    WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+)
 
 _RATE_HELP = "Bytes/s, as in 5000000, 500k, 5MB or 5MiB; 'none' for no quota."
 _REPLICAS_HELP = "'*', or partition:broker pairs as in '0:1,1:2'; 'none' for no replica."
@@ -198,11 +204,10 @@ def _print(replies: Sequence[Reply], json_wanted: bool, settings: Sequence[Throt
         print(as_json(replies, "throttle"))
         return finish(replies)
     rows, replies = rows_of(replies, _rows)
-    if len(replies) > FEW:
-        rows = _alike(rows, len(replies))
-    rows += [("Kafka", shown(setting), setting.value, setting.source) for setting in settings or ()]
     notes, replies = rows_of(replies, _notes)
-    if rows:
+    if len(replies) > FEW:
+        _print_folded([*_alike(rows, len(replies)), *_kafka_rows(settings or ())])
+    elif rows := [*rows, *(("Kafka", shown(setting), setting.value, setting.source) for setting in settings or ())]:
         print_table(("sidecar", "setting", "value", "from"), rows)
     if len(replies) > FEW:
         notes = [
@@ -220,6 +225,31 @@ def _alike(rows: Sequence[Row], count: int) -> list[Row]:
     for sidecar, *setting in rows:
         found.setdefault(tuple(setting), []).append(sidecar)
     return [(_sidecars(some, count), *setting) for setting, some in found.items()]
+
+
+def _print_folded(rows: Sequence[Row]) -> None:
+    """Print settings below those who have them, on lines of WIDTH characters. A long list has its first entries."""
+    found: dict[str, list[str]] = {}
+    for whose, setting, value, origin in rows:
+        more = value.count(",", _LIST_SHOWN)
+        value = value if not more else f"{value[: value.index(',', _LIST_SHOWN)]} and {more} more"
+        found.setdefault(whose, []).append(f"{setting} = {value}{origin and f', from {origin}'}")
+    for whose, lines in found.items():
+        print(whose + ":")
+        for line in lines:
+            print(_SETTING.fill(printable(line)))
+
+
+def _kafka_rows(settings: Sequence[ThrottleSetting]) -> Iterator[Row]:
+    """Yield Kafka's own settings; brokers that have the same one are named together."""
+    brokers: dict[Row, list[int]] = {}
+    for one in settings:
+        if one.kind == "broker" and one.name:
+            brokers.setdefault((one.setting, one.value, one.source), []).append(int(one.name))
+        else:
+            yield "Kafka", shown(one), one.value, one.source
+    for (setting, *rest), some in brokers.items():
+        yield f"Kafka, broker{'s' if len(some) > 1 else ''} {in_ranges(some)}", setting, *rest
 
 
 def _sidecars(some: Sequence[str], count: int) -> str:

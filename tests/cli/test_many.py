@@ -9,13 +9,16 @@ import pytest
 from tests.cli.commands import THROTTLE
 from tests.proxy.page.made_up import lag, quota, side
 from tests.proxy.page.made_up import status as made_up_status
+from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
 from weir.cli import many, throttle
 from weir.cli.sidecars import Reply
 from weir.cli.status import _print_many
+from weir.control.cluster_admin import ThrottleSetting
 from weir.planning.units import show_rate
 from weir.proxy.config.address import Address
 
 MB = 1_000_000
+OF_BROKER = "DYNAMIC_BROKER_CONFIG"
 
 
 def sidecar(broker: int, **more: Any) -> Reply:
@@ -34,7 +37,14 @@ def late(broker: int, messages: int) -> Reply:
 
 
 @pytest.mark.parametrize(
-    ("numbers", "shown"), [([3, 1, 2, 7], "1-3, 7"), ([5], "5"), ([], ""), ([1, 3, 4, 4, 9, 10, 11], "1, 3-4, 9-11")]
+    ("numbers", "shown"),
+    [
+        ([3, 1, 2, 7], "1-3, 7"),
+        ([5], "5"),
+        ([], ""),
+        ([1, 3, 4, 4, 9, 10, 11], "1, 3-4, 9-11"),
+        ([*range(1, 90, 2), 91, 92], "1, 3, 5, 7, 9 and 42 more"),
+    ],
 )
 def test_numbers_are_shown_in_ranges(numbers: list[int], shown: str) -> None:
     assert many.in_ranges(numbers) == shown
@@ -87,11 +97,42 @@ def test_sentences_of_many_brokers_are_one() -> None:
     assert (len(lines), lines[-1]) == (11, "90 more such lines: --json has them.")
 
 
-def test_throttle_of_500_sidecars_is_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    replies = [Reply(sidecar(broker).admin, THROTTLE) for broker in range(1, 500)]
-    replies.append(Reply(sidecar(500).admin, {**THROTTLE, "mode": "observe"}))
-    assert throttle._print(replies, False) == 0
-    captured = capsys.readouterr()
-    assert "all 500" in captured.out
-    assert "10.0.2.100:9690" in captured.out
-    assert len(captured.out) + len(captured.err) < 3000
+def rated(broker: int) -> Reply:
+    """Two rates among them, as after a change that reached only half of them."""
+    rates = {LEADER_RATE: 5 * MB, FOLLOWER_RATE: 50 * MB + broker % 2}
+    sources = {LEADER_RATE: "file", FOLLOWER_RATE: "http", f"topics.orders.{LEADER_REPLICAS}": "http"}
+    return Reply(sidecar(broker).admin, {**THROTTLE, **rates, "sources": sources})
+
+
+@pytest.mark.parametrize("count", [30, 500])
+def test_throttle_of_many_is_a_screen_of_80_columns(count: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Kafka's own settings too: a rate of each broker, and a list of each replica that moves."""
+    listed = ",".join(f"{number}:1" for number in range(5000))
+    kafka = [
+        *(ThrottleSetting("broker", str(one), LEADER_RATE, "5000000", OF_BROKER) for one in range(1, count + 1)),
+        ThrottleSetting("topic", "orders", LEADER_REPLICAS, listed, "DYNAMIC_TOPIC_CONFIG"),
+    ]
+    replies = [rated(broker) for broker in range(1, count + 1)]
+    replies[-1].value["mode"] = "observe"
+    assert throttle._print(replies, False, kafka) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 20
+    assert lines[:3] == [
+        f"all {count}:",
+        f"  {LEADER_RATE} = 5000000 bytes/s (5 MB/s), from file",
+        f"  orders: {LEADER_REPLICAS} = *, from http",
+    ]
+    assert f"10.0.0.1:9690, 10.0.0.3:9690, 10.0.0.5:9690 and {count // 2 - 3} more:" in lines
+    assert f"{replies[-1].admin}:" in lines
+    assert f"Kafka, brokers 1-{count}:" in lines
+    assert "    0:1,1:1,2:1,3:1,4:1,5:1,6:1,7:1 and 4992 more, from DYNAMIC_TOPIC_CONFIG" in lines
+
+
+@pytest.mark.parametrize("count", [30, 500])
+def test_status_of_many_that_differ_keeps_to_80_columns(count: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every other one is behind."""
+    _print_many([late(broker, 10**6 * broker) if broker % 2 else sidecar(broker) for broker in range(1, count + 1)], 9)
+    _, *table = capsys.readouterr().out.splitlines()
+    assert max(map(len, table)) <= 80
+    assert len(table) <= 32
