@@ -141,6 +141,16 @@ def test_journal_of_a_plan_that_came_through_a_pipe_is_in_the_users_state(
     assert cluster.throttles == NOTHING
 
 
+def test_move_whose_new_replicas_are_in_sync_after_an_election_ends_when_it_is_ordered_again(file: JournalFile) -> None:
+    """The old broker is down, and the new one was elected although it was not in sync (KAFKA-14424)."""
+    cluster, what = three(), plan(p0=(2,))
+    execute(cluster, what, file)
+    assert execute(cluster, what, file) == []
+    cluster.replicas[P0] = (2,)  # in sync
+    assert execute(cluster, what, file) == [P0]
+    assert cluster.moving == {}
+
+
 def test_directory_that_a_broker_does_not_have_is_refused_before_anything_moves(file: JournalFile) -> None:
     """One with a slash at its end is another one for the brokers."""
     cluster, what = three(), ReassignmentPlan({P0: (1, 2)}, {Replica(*P0, 2): "/other/"})
