@@ -128,7 +128,7 @@ def test_cancel_while_the_old_broker_is_down_tells_a_way_that_works(move: MoveCo
     """Nobody could take the partition back (KAFKA-14424). After an unclean election the plan is executed again."""
     topic = filled(move.cluster, move.topic, [2], 4 * MB, partitions=1)
     plan = move.plan(topic, {0: [3]})
-    move.run("execute", plan, "--throttle", "100k")
+    move.run("execute", plan, "--throttle", "10k")
     move.cluster.kill_broker(2)
     move.cluster.wait_for("no broker 2", lambda: 2 not in move.admin.brokers(), 30)
     _, error = move.run("cancel", plan, status=1)

@@ -193,7 +193,7 @@ def test_topics_outside_the_plan_need_no_rights(cluster: SecuredCluster, keys: P
     cluster.admin.set_native_throttle({}, others)
     there = secured(cluster, tmp_path, keys, user="mover")
     for ends_by in ("cancel", "verify"):
-        move.run("execute", move.plan(moved, {0: [2]}), *there, "--throttle", "100k")
+        move.run("execute", move.plan(moved, {0: [2]}), *there, "--throttle", "10k")
         assert set(move.throttles().lists) == set(topics)
         assert moved in move.run("list", None, *there)[0]
         if ends_by == "verify":
