@@ -228,8 +228,9 @@ class SideQuotas:
 
     def set_told_lists(self, topics: frozenset[bytes] | None) -> None:
         """Take the topics whose lists were told; None where lists do not come from elsewhere."""
-        self._told_lists = topics
-        self.generation += 1
+        if topics != self._told_lists:
+            self._told_lists = topics
+            self.generation += 1
 
     def set_racks(self, racks: Mapping[int, str | None]) -> None:
         """Take the racks of all brokers."""

@@ -246,6 +246,8 @@ def fill(
     The grants are never worth more than one answer may hold. A partition that the answer has no room for would look as
     if it had no data. A partition is passed over where one of its quotas has nothing to spend.
     """
+    if (shared := view.most_offered) is not None:
+        return _offered(view, shared)
     grants: list[Grant] = []
     purses = {quota: _Purse(min(spend, view.max_bytes)) for quota, spend in spends.items()}
     answer, version = _Purse(float(view.max_bytes)), view.request.header.api_version
@@ -253,8 +255,6 @@ def fill(
     wastes_some, has_several_quotas = view.ask.answer_seconds > SLOW_SECONDS, len(view.offers) > 1
     can_take_out = view.takes_out
     awaited: set[Quota] = set()
-    if view.most_offered is not None:
-        return _offered(view, view.most_offered)
     for replica in view.order:
         own = [answer, *_purses_of(replica, purses)] if has_several_quotas else every
         if len(own) == 1:
