@@ -30,7 +30,10 @@ class Estate:
     admin_name: str
 
     async def give(self, heir: Heir, brokers: Addresses, seconds: float) -> None:
-        """Give all of it away, and each connection when nothing is in flight on it, within so many seconds."""
+        """Give the new process settings and listeners at once, and a connection when nothing is in flight on it.
+
+        What is still in flight after `seconds` is closed.
+        """
         for setting in (*self.throttle.handed_over(), *self.limits.handed_over()):
             heir.tell(setting)
         known = {broker: list(map(str, found)) for broker, found in brokers.items()}

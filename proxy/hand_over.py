@@ -91,7 +91,10 @@ def own_command() -> list[str]:
 
 
 class Heir:
-    """The new process, as the old one sees it. It ends where nothing was given to it. Raises OSError."""
+    """The new process, as the old one sees it. `close` ends it if it never got Begin.
+
+    Raises OSError where it cannot be started.
+    """
 
     def __init__(self, command: Sequence[str]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -145,7 +148,7 @@ class Heir:
         )
 
     def close(self) -> None:
-        """Tell it nothing any more. It is killed where it was given nothing."""
+        """Close the way to it. If it never got Begin, kill it: the old process goes on alone."""
         self._channel.close()
         if not self._has_begun:
             self._process.kill()
@@ -165,9 +168,10 @@ class Heir:
 
 @dataclass(eq=False, slots=True)
 class Inherited:
-    """What a new process begins with. Whoever takes a socket takes it out.
+    """What a new process begins with.
 
-    `listens` is to be called when the listeners are there: from then on they get their links, as these come.
+    - `sockets`: those that listen, by name. A listener removes its own; what is left at the end has no listener.
+    - `listens`: to be called with the listeners once they listen. They then get the links, as these come.
     """
 
     listens: Callable[[Sequence[Listener]], None]

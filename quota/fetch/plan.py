@@ -107,9 +107,10 @@ class FetchView(Struct):
 
     @property
     def most_offered(self) -> int | None:
-        """What all grants of the fetch share, in bytes: the leader's side chooses among them. None: each has its own.
+        """How many bytes the leader's side may divide among all that is granted; None where each grant has its own.
 
-        Records in sync would take their part of it, so it is not done beside them.
+        Example: 16 partitions are granted 120 KB each, and the answer's max_bytes is 120 KB. Records in sync would use
+        up some of these, so a link with such records has a cap for each grant.
         """
         is_bounded = self.request.header.api_version >= LEAST_WHOLE_VERSION and len(self.offers) == 1
         if not is_bounded or not self.ask.is_lent or self.ask.is_live:

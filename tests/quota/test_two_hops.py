@@ -7,6 +7,7 @@ from tests.fakes.conversation import Conversation, Follower, Leader, Log, NextHo
 from weir.quota.fetch.decisions import Forward
 from weir.quota.fetch.link import ReplicaLink
 from weir.quota.fetch.partitions import ABSENT_SECONDS
+from weir.quota.fetch.plan import MOST_OFFERED
 from weir.quota.scopes import Matching
 from weir.quota.settings import QuotaSettings, SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
@@ -211,3 +212,21 @@ def test_leader_quota_is_not_passed_by_what_returns_from_the_hop_before(leader_r
     assert sum(size for _, size in received) <= 30 * leader_rate + 4 * 900_000
     assert worst_second(received) <= 1.04 * leader_rate + 900_000
     assert mean_rate(received, start, start + 30.0) >= 0.95 * leader_rate
+
+
+@pytest.mark.parametrize("is_live", [False, True])
+def test_partitions_share_what_the_follower_has_where_no_record_in_sync_passes(is_live: bool) -> None:
+    talk = two_hops(MB, 2 * MB)
+    talk.run(5.0)
+    if is_live:
+        talk.leader.logs[IDLE].batches.append(BATCH)
+        talk.run(0.5)
+    decision = talk.next_decision()
+    assert isinstance(decision, Forward)
+    caps = [
+        max_bytes for (topic, _), (_, max_bytes) in requested(decision.request).items() if topic == b"t" and max_bytes
+    ]
+    if is_live:
+        assert sum(caps) < decision.request.max_bytes
+    else:
+        assert caps == [decision.request.max_bytes] * MOST_OFFERED
