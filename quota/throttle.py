@@ -125,8 +125,8 @@ class Throttle(SideState):
         if not sessions:
             return False
         before = self.clock() - SESSION_EVICTION_SECONDS
-        victim = min(sessions, key=lambda link: link.sessions.used_at)
-        if victim.sessions.used_at >= before:
+        victim = min(sessions, key=lambda link: link.partitions.asker.at)
+        if victim.partitions.asker.at >= before:
             old = [link for link in sessions if link.sessions.opened_at < before and link.partitions.count < size]
             if not old:
                 return False

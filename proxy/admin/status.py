@@ -28,7 +28,7 @@ async def side_status(side: SideSource, trend: Trend) -> dict[str, Any]:
     now = throttle.clock()
     rate = throttle.quotas[0].measured.rate()
     lag, stuck = await _lag_status(side, trend)
-    waiting = {link.peer for link in throttle.links if link.unanswered_since is not None}
+    waiting = {link.partitions.peer for link in throttle.links if link.unanswered_since is not None}
     facts = Facts(
         lag["partitions_behind"],
         min(lag["partitions_behind"], sum([link.partitions.waiting_count for link in throttle.links])),
@@ -76,7 +76,7 @@ async def side_status(side: SideSource, trend: Trend) -> dict[str, Any]:
             {"peer": peer, "throttled": throttled, "bytes": size}
             for (peer, throttled), size in sorted(stats.replication_bytes.items())
         ],
-        "links": [_link_status(link, now) for link in sorted(throttle.links, key=lambda link: link.peer)],
+        "links": [_link_status(link, now) for link in sorted(throttle.links, key=lambda link: link.partitions.peer)],
         "lag": lag,
         "held_up_by": held_up_by(facts)._asdict(),
     }
@@ -110,7 +110,7 @@ def rate_settings(effective: EffectiveThrottle, now: float) -> dict[str, dict[st
 def _link_status(link: ReplicaLink, now: float) -> dict[str, Any]:
     since = link.unanswered_since
     return {
-        "peer": link.peer,
+        "peer": link.partitions.peer,
         "replica_id": link.replica_id,
         "throttled_partitions_behind": link.partitions.waiting_count,
         "left_out_for_seconds": None if since is None else round(now - since, 3),

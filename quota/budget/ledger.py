@@ -42,30 +42,17 @@ class StrictLedger:
         """`saved_seconds` of quota is the most credit that is kept while links wait at the other side."""
         self._clock = clock
         self._saved_seconds = saved_seconds
-        self._rate = rate
+        self.rate = rate
         self._credit = 0.0  # not full: the first second would show more than the quota
         self._credit_at = clock()
         self._exempt_owed = 0.0  # bytes, paid before the credit grows
         self._sent: deque[list[float]] = deque()  # [time, bytes], oldest first
         self._sent_bytes = 0
-        self._reserved = 0
-        self.held_back = 0
-        """Bytes that were granted, and are not expected before more is told: they take nothing of the window."""
-        self.waiting_links = 0
-        """How many links have such bytes."""
-        self.due = 0
-        """How many bytes of them their links take as soon as there is room. Up to half of the window is kept for them.
-        """
+        self.reserved = 0  # bytes that were granted, may arrive at any time, and are not known to have arrived
+        self.held_back = 0  # bytes that were granted, and take nothing of the window before more is told
+        self.waiting_links = 0  # how many links have such bytes
+        self.due = 0  # how many of them go as soon as there is room; up to half of the window is kept for them
         self._wanted_until = -math.inf
-
-    @property
-    def rate(self) -> int | None:
-        return self._rate
-
-    @property
-    def reserved(self) -> int:
-        """Bytes that were granted, may arrive at any time, and are not known to have arrived."""
-        return self._reserved
 
     def set_rate(self, rate: int | None) -> None:
         """Put another quota in force at once.
@@ -73,9 +60,9 @@ class StrictLedger:
         No debt is forgiven: a rate may change each second. But exempt bytes owe no more than a second of the new one.
         """
         self._advance(self._clock())
-        if self._rate is None:
+        if self.rate is None:
             self._credit = min(self._credit, 0.0)
-        self._rate = rate
+        self.rate = rate
         if rate:  # at 0 nothing is earned, nor lost
             self._credit = min(self._credit, rate * CREDIT_SECONDS)
             self._exempt_owed = min(self._exempt_owed, rate * WINDOW_SECONDS)
@@ -83,11 +70,11 @@ class StrictLedger:
     @property
     def most_credit(self) -> float:
         """The most credit, in bytes, that a link waits for. Needs a rate."""
-        return (self._rate or 0) * CREDIT_SECONDS
+        return (self.rate or 0) * CREDIT_SECONDS
 
     @property
     def _most_kept(self) -> float:
-        return (self._rate or 0) * (self._saved_seconds if self.waiting_links else CREDIT_SECONDS)
+        return (self.rate or 0) * (self._saved_seconds if self.waiting_links else CREDIT_SECONDS)
 
     def credit(self) -> float:
         """Return the bytes that the credit allows now; negative while a debt is paid. Needs a rate."""
@@ -101,12 +88,12 @@ class StrictLedger:
     def room_for_due(self) -> float:
         """Return the bytes that the window has room for now. Needs a rate."""
         self._advance(self._clock())
-        return self._limit() - self._sent_bytes - self._reserved + _EPSILON_BYTES
+        return self._limit() - self._sent_bytes - self.reserved + _EPSILON_BYTES
 
     def credit_at(self, size: float) -> float:
         """Return the time at which `credit` reaches `size` if nothing else is granted; inf at rate 0."""
         missing = size - self.credit()
-        return self._credit_at + max(0.0, missing) / self._rate if self._rate else math.inf
+        return self._credit_at + max(0.0, missing) / self.rate if self.rate else math.inf
 
     def room_at(self, size: float) -> float:
         """Return the time at which `room` reaches `size` if nothing else is sent; inf at rate 0.
@@ -115,7 +102,7 @@ class StrictLedger:
         """
         now = self._clock()
         missing = min(size, self._limit()) - self.room() - _EPSILON_BYTES
-        if not self._rate:
+        if not self.rate:
             return float("inf")
         if missing <= 0:
             return now
@@ -135,13 +122,13 @@ class StrictLedger:
         self._advance(now)
         is_new = now >= self._wanted_until and not is_waited_for
         self._wanted_until = max(self._wanted_until, now + WINDOW_SECONDS)
-        if is_new and not self._sent and not self._reserved:
+        if is_new and not self._sent and not self.reserved:
             self._credit = min(self._credit, 0.0)
 
     def reserve(self, size: int) -> None:
         """Set `size` bytes aside for a request that is about to be forwarded."""
         self._advance(self._clock())
-        self._reserved += size
+        self.reserved += size
         self._credit -= size
 
     def hand_over(self, reserved: int, used: int) -> None:
@@ -151,20 +138,16 @@ class StrictLedger:
         debt, for nothing would pay it.
         """
         self._advance(self._clock())
-        self._reserved += used - reserved
-        back = reserved - used if self._rate else max(0, reserved - used)
+        self.reserved += used - reserved
+        back = reserved - used if self.rate else max(0, reserved - used)
         self._credit = min(self._credit + back, max(self._credit, self._most_kept))
 
     def confirm(self, used: int) -> None:
         """Note that the follower has received bytes that were handed over: they leave the window a second from now."""
         now = self._clock()
         self._advance(now)
-        self._reserved -= used
+        self.reserved -= used
         self._send(now, used)
-
-    def count_as_sent(self, reserved: int) -> None:
-        """Count the bytes of an answer as sent whose connection has ended, or hangs: what really went is not known."""
-        self.confirm(reserved)
 
     def charge(self, size: int) -> None:
         """Count exempt bytes: those of in-sync replicas, which no quota can stop.
@@ -176,25 +159,25 @@ class StrictLedger:
         self._advance(now)
         there = min(size, max(0.0, self._credit))
         self._credit -= there
-        self._exempt_owed = min(self._exempt_owed + size - there, (self._rate or 0) * WINDOW_SECONDS)
+        self._exempt_owed = min(self._exempt_owed + size - there, (self.rate or 0) * WINDOW_SECONDS)
         self._send(now, size)
 
     def hold_back(self, size: int) -> None:
         """Note that `size` bytes of those reserved cannot arrive before more of them may; below 0: they can again."""
         self._advance(self._clock())
-        self._reserved -= size
+        self.reserved -= size
         self.held_back += size
         self._credit = min(self._credit + size, max(self._credit, self._most_kept))
 
     def recount(self, accounts: Collection[Account]) -> None:
         """Count anew what all open accounts hold: an exception may have left the counts wrong."""
-        self._reserved = sum([one.counted for one in accounts])
+        self.reserved = sum([one.counted for one in accounts])
         self.held_back = sum([one.held_back for one in accounts])
         self.waiting_links = sum([one.held_back > 0 for one in accounts])
         self.due = sum([one.due for one in accounts])
 
     def _limit(self) -> float:
-        return (self._rate or 0) * WINDOW_SECONDS * (1 + WINDOW_SLACK)
+        return (self.rate or 0) * WINDOW_SECONDS * (1 + WINDOW_SLACK)
 
     def _send(self, now: float, size: int) -> None:
         if size <= 0:
@@ -207,8 +190,8 @@ class StrictLedger:
             self._sent.append([now + _BUCKET_SECONDS, size])
 
     def _advance(self, now: float) -> None:
-        if self._rate:
-            earned = (now - self._credit_at) * self._rate
+        if self.rate:
+            earned = (now - self._credit_at) * self.rate
             paid = min(self._exempt_owed, earned)
             self._exempt_owed -= paid
             self._credit = min(self._credit + earned - paid, max(self._credit, self._most_kept))
@@ -221,15 +204,15 @@ class StrictLedger:
 class Account:
     """What one link holds of a ledger: reserved for answers to come, or handed over and not known to have arrived."""
 
-    __slots__ = ("_ledger", "_most", "due", "held", "held_back")
+    __slots__ = ("_ledger", "_most", "arrived", "due", "held", "held_back", "unconfirmed")
 
     def __init__(self, ledger: StrictLedger, most: float) -> None:
         """At most `most` bytes of it may arrive, until `let_arrive` says something else."""
         self._ledger = ledger
         self._most = most
-        self.held = 0
-        self.held_back = 0
-        self.due = 0
+        self.held = self.held_back = self.due = 0
+        self.unconfirmed = 0  # of `held`: handed over, and not known to have arrived
+        self.arrived = 0  # of an answer that has not passed whole
 
     @property
     def counted(self) -> int:
@@ -254,21 +237,17 @@ class Account:
         self._ledger.reserve(size)
         self.let_arrive(self._most)
 
-    def count_as_sent(self, reserved: int) -> None:
-        """Count bytes set aside as sent: the answer hangs, or never came whole, and what went of it is not known."""
-        self.held -= reserved
-        self._ledger.count_as_sent(reserved)
-        self.let_arrive(self._most)
-
     def hand_over(self, reserved: int, used: int) -> None:
         """Note that an answer has `used` bytes, of the `reserved` ones. They stay set aside until `confirm`."""
         self.held += used - reserved
+        self.unconfirmed += used
         self._ledger.hand_over(reserved, used)
         self.let_arrive(self._most)
 
     def confirm(self, used: int) -> None:
         """Note that the follower has received `used` bytes of those handed over."""
         self.held -= used
+        self.unconfirmed -= used
         self._ledger.confirm(used)
         self.let_arrive(self._most)
 
@@ -277,4 +256,4 @@ class Account:
         held, counted, self.held = self.held, self.counted, 0
         self.let_arrive(math.inf)
         self._ledger.hand_over(held, counted)
-        self._ledger.count_as_sent(counted)
+        self._ledger.confirm(counted)

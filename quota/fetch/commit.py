@@ -9,7 +9,7 @@ reserved.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 from weir.protocol.fetch import (
@@ -56,17 +56,17 @@ def commit(view: FetchView, plan: FetchPlan) -> Steps[Decision]:
 
 
 def _count_held(state: LinkState) -> None:
-    interval = state.side.stats.interval
+    interval = state.throttle.stats.interval
     if interval is not None:
         interval.link(state.partitions.counted_peer).fetches_held += 1
 
 
-def commit_pass(state: LinkState, link: Hashable, request: FetchRequest) -> Steps[Decision]:
+def commit_pass(state: LinkState, request: FetchRequest) -> Steps[Decision]:
     """Let a request pass as it came: no partition of it waits."""
     partitions, sessions = state.partitions, state.sessions
-    state.side.leave_lines(link)
+    state.throttle.leave_lines(state)
     if sessions.is_incremental:
-        request = yield from sessions.changes(request, partitions, is_throttling=state.side.is_throttling)
+        request = yield from sessions.changes(request, partitions, is_throttling=state.throttle.is_throttling)
     else:
         request = yield from sessions.whole(request, partitions.topics, ())
     # An earlier hop leaves some partitions out at the moment: this answer will say nothing about those.
@@ -78,10 +78,10 @@ def _grant(view: FetchView, plan: FetchPlan) -> Steps[Decision]:
     partitions, sessions = state.partitions, state.sessions
     for quota, part in plan.parts.items():
         quota.served(view.ask, part)
-    reserved = state.accounts.reserve(plan.parts)
-    if not state.side.takes_out:
+    reserved = state.accounts.reserve({one.ledger: part.size for one, part in plan.parts.items() if one.reserves})
+    if not state.throttle.takes_out:
         state.accounts.let_arrive(0 if view.ask.is_lent else math.inf)
-    state.catch_up.granted(view.order, plan.grants, max(reserved.values(), default=0))
+    partitions.queue.granted(plan.grants, max(reserved.values(), default=0), by_turns=view.by_turns)
     granted = [replica for replica, _ in plan.grants]
     partitions.leave_out(granted)
     grants_are_first = view.now < state.crowded_until and not state.grants_filled_answer
@@ -95,7 +95,7 @@ def _grant(view: FetchView, plan: FetchPlan) -> Steps[Decision]:
             partitions,
             plan.grants,
             asked,
-            is_throttling=state.side.is_throttling,
+            is_throttling=state.throttle.is_throttling,
             grants_are_first=grants_are_first,
         )
     else:
@@ -151,9 +151,9 @@ def _probe(view: FetchView, plan: FetchPlan) -> Steps[Decision]:
     to be behind: in sync there is no batch for it to bring.
     """
     state, request = view.state, view.request
-    is_throttling = state.side.is_throttling
+    is_throttling = state.throttle.is_throttling
     partitions, sessions = state.partitions, state.sessions
-    state.side.stats.offset_probes += 1
+    state.throttle.stats.offset_probes += 1
     partitions.leave_out()
     appended, appended_topics = b"", 0
     if not plan.asks_all:
@@ -254,7 +254,7 @@ def _forward(
     *,
     leaves_out: bool = False,
 ) -> Forward:
-    side, row = state.side, fetch_version(request.header.api_version)
+    side, row = state.throttle, fetch_version(request.header.api_version)
     fetch.api_version, fetch.uses_topic_ids = row.api_version, row.names_topics_by_id
     if fetch.asks_all:
         state.sessions.is_asked_for_offsets = False
@@ -262,7 +262,7 @@ def _forward(
     state.in_flight = fetch
     limit = side.settings.response_max_bytes
     if limit is not None:
-        request = response_limit.limit_response(request, limit, state.response_rotation)
+        request, state.next_included = response_limit.limit_response(request, limit, state.next_included)
     fetch.max_bytes = request.max_bytes
     walk = side.rules.walked_topics(state.partitions.ends, by_id=row.names_topics_by_id)
     head_patch = state.sessions.head_patch(leaves_out=leaves_out)

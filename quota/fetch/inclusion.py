@@ -33,7 +33,7 @@ class Inclusion:
             return Passing.ALL
         granted = self._fetch.grants.get(replica)
         if granted is None:
-            is_held_back = replica.is_waiting and state.side.is_throttling
+            is_held_back = replica.is_waiting and state.throttle.is_throttling
             # Kafka's Raft client fetches the metadata log with 0 bytes, and gets records all the same.
             asks_for_none = not replica.max_bytes and key not in METADATA_LOG
             return Passing.NOTHING if is_held_back or asks_for_none else Passing.ALL
@@ -48,5 +48,7 @@ class Inclusion:
         """Reserve `extra` bytes for a first batch that is larger than its grant, if every quota has room for them."""
         if any([quota.ledger.room() < extra for quota in quotas]):
             return False
-        self._fetch.reserved = self._state.accounts.reserve_more(self._fetch.reserved, quotas, extra)
+        self._fetch.reserved = self._state.accounts.reserve(
+            {quota.ledger: extra for quota in quotas}, self._fetch.reserved
+        )
         return True

@@ -19,7 +19,6 @@ from weir.quota.fetch.state import ReplicaTopic
 PARTITIONS_PER_STEP = 60  # in one step: about 2 ms, where all of them are new, each in a new topic
 TOPICS_PER_STEP = 2_000  # in one step, where they repeat the request before
 _COUNTED_PER_STEP = 3_000  # topics
-LAST_VERSION_BEFORE_LEADER_EPOCHS = 4  # followers below level 0.11 (KIP-101): they truncate to their high watermark
 MOST_PARTITIONS = 200_000  # of one follower on one connection; Kafka recommends no more in a whole cluster
 
 
@@ -45,7 +44,6 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
     if count > MOST_PARTITIONS:
         raise TooManyPartitions(count)
     keeps_entries = request.header.api_version >= FIRST_SESSION_VERSION
-    link.truncates = request.header.api_version <= LAST_VERSION_BEFORE_LEADER_EPOCHS
     new = 0  # partitions looked at one by one since the last step
     for first in range(0, len(request.topics), TOPICS_PER_STEP):
         if first:

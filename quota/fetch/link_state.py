@@ -1,4 +1,4 @@
-"""What one link keeps from one fetch to the next, beside its partitions."""
+"""What one link keeps from one fetch to the next."""
 
 from __future__ import annotations
 
@@ -6,29 +6,28 @@ import math
 from collections.abc import Callable
 
 from weir.quota.budget.accounts import LinkAccounts
-from weir.quota.fetch.order import CatchUp
 from weir.quota.fetch.partitions import LinkPartitions
-from weir.quota.fetch.response_limit import ResponseRotation
 from weir.quota.fetch.sessions import FetchSessions
 from weir.quota.fetch.state import InFlight
 from weir.quota.side_state import SideState
 
 
 class LinkState:
-    """State that the modules of `weir.quota.fetch` share: `intake` and `settlement` observe, `commit` carries
-    plans out.
+    """State that the modules of `weir.quota.fetch` share. Only intake, settlement and `commit` change it.
 
     Times are in clock seconds.
     """
 
-    def __init__(self, side: SideState, peer: int, open_session: Callable[[int], int]) -> None:
-        self.side = side
-        self.sessions = FetchSessions(open_session, side.stats)
-        self.partitions = LinkPartitions(side, self.sessions, peer)
-        self.accounts = LinkAccounts()
-        self.catch_up = CatchUp(side)
-        self.in_flight: InFlight | None = None
-        self.response_rotation = ResponseRotation()
+    def __init__(self, throttle: SideState, peer: int, open_session: Callable[[int], int]) -> None:
+        """`open_session` takes a number of partitions, and returns the id of a new session for them or NO_SESSION."""
+        self.throttle = throttle
+        self.sessions = FetchSessions(open_session, throttle.stats)
+        self.partitions = LinkPartitions(throttle, self.sessions, peer)
+        self.accounts = LinkAccounts()  # what the link holds of the budget
+        self.is_taken_in = True  # the request that is planned
+        self.in_flight: InFlight | None = None  # the fetch that is forwarded
+        self.number = 0  # of requests and answers so far
+        self.next_included = 0  # the partition with which the next fetch below v3 begins, where they take turns
         self.unanswered_since: float | None = None
         """The time since which some partitions had no true answer, as they were left out; None where all had one."""
         self.crowded_until = -math.inf
@@ -51,6 +50,16 @@ class LinkState:
         """Bytes that may be on their way to a slow follower, as last told; inf where it is not known to be slow."""
         self.written_off = 0
         """Bytes of these that count as sent, as the follower did not take them for long."""
+
+    @property
+    def replica_id(self) -> int:
+        """The follower's broker id."""
+        return self.partitions.replica_id
+
+    @property
+    def counted_peer(self) -> int:
+        """The id under which the other broker's bytes are counted."""
+        return self.partitions.counted_peer
 
     def leave_unanswered(self, now: float) -> None:
         """Note that partitions are left out without a true answer. Where that was so before, the earlier time stays."""

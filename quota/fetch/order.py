@@ -7,13 +7,13 @@ same, but partitions get in sync one after the other: the mean time to that fall
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile
 
-from weir.protocol.steps import Steps, at_once
+from weir.protocol.steps import Steps
 from weir.quota.budget.queue import FLOOR
-from weir.quota.fetch.grant_queue import GrantQueue
 from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
 from weir.quota.side_state import SideState
 
@@ -22,129 +22,198 @@ RANK_SECONDS = 0.5
 
 _RANKED_PER_STEP = 2_000  # partitions, in about 2 ms
 
-_LONGEST = float("inf")
+
+@dataclass(slots=True)
+class _Turn:
+    """The next turn of a partition, since it fell behind last."""
+
+    begin: float  # on a scale of bytes
+    granted_offset: int = UNKNOWN_OFFSET  # the fetch offset at the last grant
 
 
-@dataclass(frozen=True, slots=True)
-class GrantOrder:
-    """A link's whole queue, from what is to be granted first on. It can be iterated over any number of times."""
+class GrantQueue:
+    """The partitions of one link that wait for a grant. It iterates in turn, from the one that had the fewest bytes on.
 
-    order: CatchUp
-    queue: GrantQueue
-    by_turns: bool
-    """Whether the order goes by turns, not by urgency: always in the order `round-robin`, else for FLOOR's part of the
-    bytes."""
-
-    def __iter__(self) -> Iterator[ReplicaPartition]:
-        if self.by_turns:
-            return iter(self.queue)
-        return self.order.by_rank(self.queue)
-
-
-class CatchUp:
-    """The order of one link's partitions, and what was granted in it."""
+    Turns go by start-time fair queueing. A partition that an earlier hop leaves out for a while returns to its old
+    place. At the end of the queue it would come after partitions that are never left out, each time anew.
+    """
 
     __slots__ = (
-        "_at_risk",
+        "_entered",
+        "_furthest",
+        "_is_sorted",
         "_last",
         "_owed",
         "_ranked",
         "_ranked_at",
+        "_reached",
         "_side",
-        "_under_min_isr",
-        "answered_at",
+        "_turns",
+        "_waiting",
     )
 
     def __init__(self, side: SideState) -> None:
         self._side = side
-        # all that was behind when they were ranked, the most urgent first
-        self._ranked: dict[ReplicaPartition, None] = {}
-        self._at_risk: list[ReplicaPartition] = []  # those among them below min ISR
-        self._under_min_isr: frozenset[tuple[bytes, int]] = frozenset()  # the set that the ranking was made with
-        self._ranked_at = float("-inf")
-        self._owed = 0.0  # bytes that FLOOR has given to the others and they have not had yet
+        self._waiting: dict[ReplicaPartition, None] = {}
+        self._turns: dict[ReplicaPartition, _Turn] = {}  # also of those that are left out for a while
+        self._is_sorted = True
+        self._reached = 0.0  # where the last turn began
+        self._furthest = 0.0  # where the last of all turns to come begins
+        self._ranked: dict[ReplicaPartition, None] = {}  # all that waited when they were ranked, the most urgent first
+        self._entered: dict[ReplicaPartition, None] = {}  # what has come since, in its order
+        self._ranked_at = -math.inf
+        self._owed = 0.0  # bytes that FLOOR has given to what is not the most urgent and it has not had yet
         self._last = 0  # bytes of the last grant
-        self.answered_at = float("-inf")
-        """When the link's last answer was settled (clock seconds). Until the next one a ranking stays as it is."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, replica: ReplicaPartition) -> bool:
+        return replica in self._waiting
+
+    def __iter__(self) -> Iterator[ReplicaPartition]:
+        if not self._is_sorted:
+            self._is_sorted = True
+            turns = self._turns
+            self._waiting = dict.fromkeys(sorted(self._waiting, key=lambda replica: turns[replica].begin))
+        return iter(self._waiting)
 
     @property
     def has_granted(self) -> bool:
         """Whether anything was granted to the link."""
         return self._last > 0
 
-    def is_urgent(self, queue: GrantQueue, now: float) -> bool:
-        """Whether a partition below its min ISR waits on the link: then it goes before links that have none."""
-        if self._side.settings.order == "round-robin" or not self._side.under_min_isr:
-            return False
-        self._rank_when_due(queue, now)
-        return any(replica in queue and not queue.stalls(replica) for replica in self._at_risk)
+    def enter(self, replica: ReplicaPartition) -> None:
+        """Let a partition wait; one that waits already keeps its place, and so does one that returns."""
+        if replica not in self._waiting:
+            turn = self._turns.get(replica)
+            if turn is None:
+                turn = self._turns[replica] = _Turn(self._reached)
+            self._is_sorted &= turn.begin >= self._furthest
+            self._waiting[replica] = self._entered[replica] = None
 
-    def order(self, queue: GrantQueue, now: float) -> GrantOrder:
-        """Return the order for one fetch."""
-        if self._side.settings.order == "round-robin":
-            return GrantOrder(self, queue, by_turns=True)
-        self._rank_when_due(queue, now)
-        return GrantOrder(self, queue, by_turns=self._owed >= self._last > 0)
+    def leave(self, replica: ReplicaPartition, *, returns: bool) -> None:
+        """Take out a partition that does not wait. One that `returns` soon keeps its place."""
+        if replica in self._waiting:
+            del self._waiting[replica]
+            self._entered.pop(replica, None)
+        if not returns:
+            self._turns.pop(replica, None)
 
-    def granted(self, order: GrantOrder, grants: Sequence[Grant], reserved: int) -> None:
-        """Note what was granted in `order`, and the bytes reserved for it (0 where the policy reserves none)."""
-        self._last = reserved or sum(cap for _, cap in grants)
-        if self._side.settings.order == "round-robin":
-            self._owed = 0.0  # every grant goes by turns, so there is no floor to pay
-        elif order.by_turns:
-            self._owed -= self._last
-        else:
-            self._owed += self._last * FLOOR / (1 - FLOOR)
-        for replica, cap in grants:
-            order.queue.granted(replica, granted_bytes(replica, cap))
+    # What is next
 
-    def forget(self) -> None:
-        """Drop the ranking: its partitions are dropped."""
-        self._ranked, self._at_risk, self._ranked_at = {}, [], float("-inf")
+    def goes_by_turns(self) -> bool:
+        """Whether the next grants go by turns: always for `round-robin`, else for FLOOR's part of the bytes."""
+        return self._side.settings.order == "round-robin" or self._owed >= self._last > 0
 
-    def by_rank(self, queue: GrantQueue) -> Iterator[ReplicaPartition]:
+    def in_order(self, *, by_turns: bool) -> Iterator[ReplicaPartition]:
+        """Iterate over the whole queue, from what is to be granted first on."""
+        return iter(self) if by_turns else self.by_rank()
+
+    def by_rank(self) -> Iterator[ReplicaPartition]:
         """The most urgent first; partitions whose last grant brought nothing come last.
 
         What has entered since the ranking goes first: an earlier hop leaves it out at times, and lets it through now.
         """
-        stalled, entered = [], queue.entered
-        ranked = (replica for replica in self._ranked if replica in queue and replica not in entered)
-        for replica in chain(ranked, entered) if self._at_risk else chain(entered, ranked):
-            if queue.stalls(replica):
+        stalled, entered = [], self._entered
+        ranked = (replica for replica in self._ranked if replica in self._waiting and replica not in entered)
+        has_at_risk = any(True for _ in self._at_risk())
+        for replica in chain(ranked, entered) if has_at_risk else chain(entered, ranked):
+            if self._stalls(replica):
                 stalled.append(replica)
             else:
                 yield replica
         yield from stalled
 
-    def rank_steps(self, queue: GrantQueue, now: float) -> Steps[None]:
-        """Rank the queue, where that is due. Done in steps."""
-        under_min_isr = self._side.under_min_isr
-        if under_min_isr is self._under_min_isr and (
-            now - self._ranked_at < RANK_SECONDS
-            or (self.answered_at < self._ranked_at and len(queue) == len(self._ranked))
-        ):
+    def is_urgent(self) -> bool:
+        """Whether a partition below its min ISR waits on the link: then it goes before links that have none."""
+        return any(replica in self._waiting and not self._stalls(replica) for replica in self._at_risk())
+
+    def rank_steps(self, now: float, answered_at: float) -> Steps[None]:
+        """Rank the queue, where that is due, by an answer at `answered_at` or since. Done in steps."""
+        if self._side.settings.order == "round-robin":
             return
-        waiting, queue.entered = list(queue), {}
+        is_same = answered_at < self._ranked_at and len(self._waiting) == len(self._ranked)
+        if now - self._ranked_at < RANK_SECONDS or is_same:
+            return
+        waiting, self._entered = list(self), {}
         remaining: list[float] = []
         for first in range(0, len(waiting), _RANKED_PER_STEP):
-            if len(waiting) > _RANKED_PER_STEP:
+            if first:
                 yield
             remaining += [_remaining(replica) for replica in waiting[first : first + _RANKED_PER_STEP]]
-        if len(waiting) > _RANKED_PER_STEP:
-            yield
         ranked = [waiting[place] for place in (yield from _sorted_places(remaining))]
-        at_risk: list[ReplicaPartition] = []
-        if under_min_isr:
-            at_risk = [one for one in ranked if (one.topic.name, one.partition) in under_min_isr]
-            are_at_risk = frozenset(at_risk)
-            ranked = at_risk + [one for one in ranked if one not in are_at_risk]
-        if len(waiting) > _RANKED_PER_STEP:
-            yield
-        self._ranked, self._at_risk = dict.fromkeys(ranked), at_risk
-        self._ranked_at, self._under_min_isr = now, under_min_isr
+        if under_min_isr := self._side.under_min_isr:
+            ranked.sort(key=lambda one: (one.topic.name, one.partition) not in under_min_isr)
+        self._ranked, self._ranked_at = dict.fromkeys(ranked), now
 
-    def _rank_when_due(self, queue: GrantQueue, now: float) -> None:
-        at_once(self.rank_steps(queue, now))
+    def rank_anew(self) -> None:
+        """Have the queue ranked before the next grant: other partitions are below their min ISR."""
+        self._ranked_at = -math.inf
+
+    def _at_risk(self) -> Iterator[ReplicaPartition]:
+        under_min_isr = self._side.under_min_isr
+        if not under_min_isr:
+            return iter(())
+        return takewhile(lambda one: (one.topic.name, one.partition) in under_min_isr, self._ranked)
+
+    def _stalls(self, replica: ReplicaPartition) -> bool:
+        """Whether its last grant brought nothing.
+
+        Others then go before it, and FLOOR's part of the bytes tries it again.
+        """
+        turn = self._turns.get(replica)
+        return turn is not None and turn.granted_offset == replica.fetch_offset
+
+    # What became of it
+
+    def granted(self, grants: Sequence[Grant], reserved: int, *, by_turns: bool) -> None:
+        """Note grants, and the bytes reserved for them (0 where the policy reserves none).
+
+        The next turn of each comes when all others have had as much.
+        """
+        self._last = reserved or sum(cap for _, cap in grants)
+        if self._side.settings.order == "round-robin":
+            self._owed = 0.0  # every grant goes by turns, so there is no floor to pay
+        elif by_turns:
+            self._owed -= self._last
+        else:
+            self._owed += self._last * FLOOR / (1 - FLOOR)
+        for replica, cap in grants:
+            turn = self._turns[replica]
+            self._reached = max(self._reached, turn.begin)
+            turn.begin = self._reached + granted_bytes(replica, cap)
+            turn.granted_offset = replica.fetch_offset
+            self._is_sorted &= turn.begin >= self._furthest
+            self._furthest = max(self._furthest, turn.begin)
+            del self._waiting[replica]
+            self._waiting[replica] = None
+
+    def brought_some(self, replica: ReplicaPartition, more: int) -> None:
+        """Note that an answer had records of a partition, `more` bytes than it was granted.
+
+        The first partition with data returns a whole batch, however small its grant was. Example: a grant of 135 KB
+        brings 900 KB. Were 135 KB counted, its next turn would come when others had a seventh of that.
+        """
+        turn = self._turns.get(replica)
+        if turn is not None and more:
+            turn.begin += more
+            self._furthest = max(self._furthest, turn.begin)
+            self._is_sorted = False
+
+    def had_no_room(self, replica: ReplicaPartition) -> None:
+        """Note that the last grant brought nothing as the answer was full: it says nothing of the partition."""
+        if (turn := self._turns.get(replica)) is not None:
+            turn.granted_offset = UNKNOWN_OFFSET
+
+    def brought_nothing(self, replica: ReplicaPartition) -> None:
+        """Let a partition come behind all others: the answer to its grant had no records of any partition.
+
+        The next hop may let nothing of it through at all.
+        """
+        if (turn := self._turns.get(replica)) is not None:
+            turn.begin = self._furthest
+            self._is_sorted = False
 
 
 def granted_bytes(replica: ReplicaPartition, cap: int) -> int:
@@ -173,5 +242,5 @@ def _remaining(replica: ReplicaPartition) -> float:
     """Bytes to go as far as they can be estimated; inf without a high watermark."""
     high_watermark = replica.high_watermark
     if high_watermark == UNKNOWN_OFFSET:
-        return _LONGEST
+        return math.inf
     return replica.batches.remaining(high_watermark - replica.fetch_offset, replica.topic.batches)

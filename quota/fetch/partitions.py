@@ -8,7 +8,7 @@ from weir.lag.broker_ids import STRANGER
 from weir.protocol.fetch import NO_LEADER_EPOCH
 from weir.protocol.steps import Steps
 from weir.quota.counters import IntervalCounts
-from weir.quota.fetch.grant_queue import GrantQueue
+from weir.quota.fetch.order import GrantQueue
 from weir.quota.fetch.sessions import FetchSessions
 from weir.quota.fetch.state import UNKNOWN_OFFSET, LeaderEntry, ReplicaPartition, ReplicaTopic
 from weir.quota.scopes import Ends
@@ -17,6 +17,7 @@ from weir.quota.topic_names import printed_id
 
 UNKNOWN_REPLICA = -1
 PARTITIONS_PER_STEP = 1_000  # in one step of about 2 ms, when all are looked at again
+LAST_VERSION_BEFORE_LEADER_EPOCHS = 4  # followers below level 0.11 (KIP-101): they truncate to their high watermark
 FREED_PER_STEP = 300  # topics and partitions
 # how long a partition is remembered after the last fetch that asked for it: longer than a hop leaves one out
 ABSENT_SECONDS = 15.0
@@ -36,9 +37,8 @@ class LinkPartitions:
         self.claimed_id = UNKNOWN_REPLICA  # by the last fetch
         self.topics: dict[bytes, ReplicaTopic] = {}
         self.absent: dict[ReplicaPartition, float] = {}  # when to forget each (clock seconds), oldest first
-        self.queue = GrantQueue()  # of partitions behind, or without a high watermark
+        self.queue = GrantQueue(side)  # of partitions behind, or without a high watermark
         self.asker = side.lag.asker()
-        self.truncates = False  # whether its follower may truncate to its high watermark when a leader epoch begins
         self.failed: list[ReplicaPartition] = []  # answered with an error while no high watermark was known
         self.count = 0
         self.behind_count = 0
@@ -139,7 +139,8 @@ class LinkPartitions:
 
     def go_back(self, replica: ReplicaPartition, fetch_offset: int) -> None:
         """Drop the high watermark of a partition that is asked for from an earlier offset or by another epoch."""
-        replica.go_back(fetch_offset, self.in_sync_until, truncates=self.truncates)
+        truncates = self.sessions.api_version <= LAST_VERSION_BEFORE_LEADER_EPOCHS
+        replica.go_back(fetch_offset, self.in_sync_until, truncates=truncates)
 
     def move(self, replica: ReplicaPartition, fetch_offset: int, now: float) -> None:
         """Take the offset from which the follower asks for a partition now; it may be the same as before."""
@@ -215,7 +216,7 @@ class LinkPartitions:
         look at everything.
         """
         topics = self.topics
-        self.topics, self.absent, self.queue, self.failed = {}, {}, GrantQueue(), []
+        self.topics, self.absent, self.queue, self.failed = {}, {}, GrantQueue(self.side), []
         self.behind_count = self.unknown_count = self.count = 0
         self.sessions.touched = {}
         count = 0
@@ -238,6 +239,7 @@ class LinkPartitions:
         if self._generation == generation:
             return
         self._generation = generation
+        self.queue.rank_anew()
         count = 0
         for topic in list(self.topics.values()):
             self._reclassify(topic, now)

@@ -18,7 +18,7 @@ carries the plan out.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from enum import Enum, auto
 from itertools import islice
 from typing import Final
@@ -31,9 +31,12 @@ from weir.quota.budget.queue import CLAIM_SECONDS
 from weir.quota.budget.quota import Ask, Offer, Part, Quota
 from weir.quota.budget.strict import SHARE_BESIDE_LIVE_SECONDS, SLOW_SECONDS
 from weir.quota.fetch.link_state import LinkState
-from weir.quota.fetch.order import GrantOrder, granted_bytes
+from weir.quota.fetch.order import granted_bytes
 from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.state import Grant, ReplicaPartition
+
+WAITS_SECONDS: Final = 10.0
+"""How long after an answer that has waited at its leader the next ones are expected to wait, too."""
 
 LONGEST_RIDE_SECONDS: Final = 0.02
 """How long a grant waits at the leader for a live record, so that both come in one answer."""
@@ -91,9 +94,15 @@ class FetchView(Struct):
     held_seconds: float
     now: float
     ask: Ask
-    order: GrantOrder
+    by_turns: bool
+    """Whether the catch-up order goes by turns, not by urgency."""
     offers: tuple[Offer, ...]
     """One for each quota that limits something on the link; empty where nothing waits for a grant."""
+
+    @property
+    def order(self) -> Iterator[ReplicaPartition]:
+        """All that waits, from what is to be granted first on."""
+        return self.partitions.queue.in_order(by_turns=self.by_turns)
 
     @property
     def partitions(self) -> LinkPartitions:
@@ -103,7 +112,7 @@ class FetchView(Struct):
     @property
     def takes_out(self) -> bool:
         """Whether records above a grant are taken out of the answer. Then a probe brings none."""
-        return self.state.side.takes_out
+        return self.state.throttle.takes_out
 
     @property
     def most_offered(self) -> int | None:
@@ -120,7 +129,7 @@ class FetchView(Struct):
     @property
     def max_bytes(self) -> int:
         """The most record bytes of the answer: as in the request, or the configured cap where that is less."""
-        limit = self.state.side.settings.response_max_bytes
+        limit = self.state.throttle.settings.response_max_bytes
         return self.request.max_bytes if limit is None else min(limit, self.request.max_bytes)
 
     @property
@@ -137,6 +146,42 @@ class FetchView(Struct):
         if partitions.unknown_count or self.state.sessions.is_asked_for_offsets or not partitions.queue:
             return self.now
         return math.inf if since is None else since + (FREE_PROBE_SECONDS if self.takes_out else PROBE_SECONDS)
+
+
+def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: float) -> FetchView:
+    """Bring what depends on time up to date, and return what a plan for `request` depends on.
+
+    The order ranks every partition that waits, so it is made only where a grant is possible.
+    """
+    side, partitions = state.throttle, state.partitions
+    queue, ends = partitions.queue, partitions.ends
+    by_turns, next_batch, is_urgent = True, 0, False
+    quotas = [quota for quota in side.quotas if quota.limits and quota.is_for(ends)] if queue else []
+    if any([quota.rate for quota in quotas]):
+        by_turns = queue.goes_by_turns()
+        first = next(queue.in_order(by_turns=by_turns))
+        # Below that version a grant takes all that is asked of a partition, however small its batches are.
+        is_whole = request.header.api_version < LEAST_WHOLE_VERSION
+        next_batch = first.max_bytes if is_whole else first.batches.likely_next(first.topic.batches)
+        is_urgent = queue.is_urgent()
+        side.release_stuck()
+    for quota in quotas:
+        quota.refresh()
+    is_live = now < state.live_until
+    ask = Ask(
+        state,
+        partitions.replica_id,
+        next_batch,
+        is_urgent,
+        is_live,
+        state.answer_seconds,
+        not queue.has_granted,
+        not side.takes_out and now - state.made_to_wait_at < WAITS_SECONDS,
+        state.distance,
+        state.most_beside_live if is_live else math.inf,
+    )
+    offers = tuple([quota.offer(ask, now) for quota in quotas])
+    return FetchView(state, request, held_seconds, now, ask, by_turns, offers)
 
 
 class Claim(Struct, frozen=True):

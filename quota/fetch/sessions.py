@@ -50,17 +50,15 @@ class FetchSessions:
     """The state of both sessions. `touched` holds the partitions of which the leader may have to be told something."""
 
     __slots__ = (
-        "_counts_as_full",
-        "_has_sessions",
         "_lists_all",
         "_open_session",
         "_stats",
+        "api_version",
         "follower",
         "is_asked_for_offsets",
         "leader",
         "opened_at",
         "touched",
-        "used_at",
     )
 
     def __init__(self, open_session: Callable[[int], int], stats: ThrottleStats) -> None:
@@ -70,12 +68,15 @@ class FetchSessions:
         self.touched: dict[ReplicaPartition, None] = {}
         self.is_asked_for_offsets = False
         """Whether an earlier hop asked for partitions with 0 bytes (its offset probe) and was not answered yet."""
-        self.opened_at = self.used_at = LONG_AGO  # of the follower's session, in clock seconds
+        self.opened_at = LONG_AGO  # the follower's session, in clock seconds
+        self.api_version = -1  # of the last request
         self._open_session = open_session
         self._stats = stats
-        self._has_sessions = False  # whether the version of the request under way has sessions (v7+)
         self._lists_all = True
-        self._counts_as_full = True
+
+    @property
+    def _has_sessions(self) -> bool:
+        return self.api_version >= FIRST_SESSION_VERSION
 
     @property
     def in_session(self) -> bool:
@@ -94,17 +95,15 @@ class FetchSessions:
 
     def enter(self, request: FetchRequest, now: float) -> int:
         """Take in a request's session fields. Returns 0, or the error code to answer it with."""
-        self.used_at = now
         self._lists_all = True
-        self._has_sessions = request.header.api_version >= FIRST_SESSION_VERSION
+        self.api_version = request.header.api_version
         if not self._has_sessions:
             return 0
         uses_topic_ids = fetch_version(request.header.api_version).names_topics_by_id
         if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
             self._lists_all = False
             return self.follower.take(request.session_id, request.session_epoch, uses_topic_ids)
-        self._counts_as_full = not _is_raft(request)
-        self._stats.full_fetches_received += self._counts_as_full
+        self._stats.full_fetches_received += not _is_raft(request)
         keeps_slot = self.follower.id
         self.follower.end()
         self.leader.begin_anew()
@@ -154,7 +153,7 @@ class FetchSessions:
         """
         if not self._has_sessions:
             return request
-        self._stats.full_fetches_sent += self._counts_as_full
+        self._stats.full_fetches_sent += not _is_raft(request)
         if self.follower.id == NO_SESSION:
             self.touched = {}
             return request.with_(session_id=self.leader.id, session_epoch=FINAL_EPOCH)

@@ -57,14 +57,12 @@ class Settlement:
     fetch stays in flight and its bytes stay reserved.
     """
 
-    def __init__(self, state: LinkState, fetch: InFlight, head: ResponseHead, number: int) -> None:
-        """`number` is the answer's number among those of the link."""
+    def __init__(self, state: LinkState, fetch: InFlight, head: ResponseHead) -> None:
         self._state = state
         self._fetch = fetch
         self._head = head
-        self._number = number
-        self._now = state.side.clock()
-        self._is_throttling = state.side.is_throttling
+        self._now = state.throttle.clock()
+        self._is_throttling = state.throttle.is_throttling
         self._barren = set[ReplicaPartition]() if fetch.shares_max_bytes else set(fetch.grants)
         self._waited = self._throttled = self._unthrottled = self._cut = 0  # bytes
         self._of_waiting: dict[StrictLedger, int] = {}  # the same for each ledger
@@ -74,7 +72,7 @@ class Settlement:
     def steps(self, topics: Sequence[ScannedTopic]) -> Steps[None]:
         """Settle `topics`, which the leader sent. Done in steps."""
         state, fetch, head = self._state, self._fetch, self._head
-        state.moved_at = state.catch_up.answered_at = self._now
+        state.moved_at = self._now
         if fetch.asks_all and not head.error_code and not head.throttle_time_ms:
             state.unanswered_since = None
         for first in range(0, len(topics), TOPICS_PER_STEP):
@@ -116,13 +114,13 @@ class Settlement:
         for arrival in arrivals:
             _, replica, seen, is_throttled, waited = arrival
             self._cut += seen.cut_bytes
-            self._state.side.stats.taken_out_bytes += seen.taken_out
+            self._state.throttle.stats.taken_out_bytes += seen.taken_out
             self._is_live |= replica is not None and not waited
             self._tally_by_ledger(arrival)
             if not is_throttled:
                 self._unthrottled += seen.size
                 if self._is_throttling and replica is not None and replica.is_known_behind:
-                    self._state.side.stats.catch_up_beside_throttle += seen.size
+                    self._state.throttle.stats.catch_up_beside_throttle += seen.size
                 continue
             self._throttled += seen.size
             if waited:
@@ -139,10 +137,10 @@ class Settlement:
             sizes = self._of_waiting if waited and quota.limits else self._in_sync
             sizes[quota.ledger] = sizes.get(quota.ledger, 0) + seen.size
             if quota.is_observed and is_behind and quota.is_exceeded(self._now):
-                self._state.side.stats.would_leave_out[quota.name] += 1
+                self._state.throttle.stats.would_leave_out[quota.name] += 1
 
     def _settle_budget(self) -> None:
-        state, fetch, side = self._state, self._fetch, self._state.side
+        state, fetch, side = self._state, self._fetch, self._state.throttle
         of_waiting, in_sync = self._of_waiting, self._in_sync
         # taken out first: it is settled once, even if an exception follows
         reserved, fetch.reserved = fetch.reserved, {}
@@ -158,7 +156,7 @@ class Settlement:
     # Counts
 
     def _count(self, arrivals: list[_Arrival]) -> None:
-        stats = self._state.side.stats
+        stats = self._state.throttle.stats
         counts = None if stats.interval is None else stats.interval.link(self._state.partitions.counted_peer)
         for topic, _, seen, is_throttled, _ in arrivals:
             if topic.name is not None:
@@ -174,7 +172,7 @@ class Settlement:
             if replica is not None:
                 self._barren.discard(replica)
                 queue.brought_some(replica, seen.size - granted.get(replica, seen.size))
-                replica.served_number = self._number
+                replica.served_number = self._state.number
                 replica.batches.learn(seen)
                 replica.arrived = seen.complete_bytes
                 topic.batches.learn(seen)
@@ -201,7 +199,7 @@ class Settlement:
         for replica in self._barren:
             is_full = room < replica.max_bytes
             if not is_full or fetch.grants_are_first:
-                replica.batches.miss(replica.topic.batches, is_last_hop=state.side.takes_out)
+                replica.batches.miss(replica.topic.batches, is_last_hop=state.throttle.takes_out)
             if not fetch.grants_are_first and (is_full or replica.batches.has_to_be_first):
                 state.crowded_until = crowded_until
                 state.partitions.queue.had_no_room(replica)
@@ -210,7 +208,7 @@ class Settlement:
 
     def _note_liveness(self) -> None:
         state, fetch = self._state, self._fetch
-        interval = state.side.stats.interval
+        interval = state.throttle.stats.interval
         if interval is not None:
             interval.link(state.partitions.counted_peer).fetches += 1
         if self._is_live:
@@ -243,7 +241,7 @@ class Settlement:
     # Offsets
 
     def _take_offsets(self, some: Sequence[ScannedTopic]) -> Steps[None]:
-        topics, number = self._state.partitions.topics, self._number
+        topics, number = self._state.partitions.topics, self._state.number
         is_incremental = self._state.sessions.is_incremental  # then each partition that is named counts
         entries = 0  # looked at since the last step
         for key, headers, _, _ in some:

@@ -99,7 +99,7 @@ async def test_no_turn_of_the_loop_is_long_while_a_large_fetch_is_taken_in_and_s
         assert gaps[0] < LONGEST_GAP_SECONDS, gaps[:5]
         (link,) = throttle.links
         assert link.partitions.count == TOPICS
-        assert not link.state.in_flight
+        assert not link.in_flight
 
 
 @pytest.mark.parametrize("what", ["request", "response"])

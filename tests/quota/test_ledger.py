@@ -217,7 +217,7 @@ def test_answer_that_never_came_counts_as_sent() -> None:
     clock = MovedClock()
     ledger = full_ledger(clock)
     ledger.reserve(2 * RATE)
-    ledger.count_as_sent(2 * RATE)
+    ledger.confirm(2 * RATE)
     assert ledger.credit() == pytest.approx(250 - 2 * RATE, abs=1)
     assert ledger.room() == pytest.approx(-0.96 * RATE, abs=1)
     assert not ledger.reserved

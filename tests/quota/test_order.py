@@ -13,7 +13,7 @@ from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 from weir.protocol.steps import at_once
 from weir.quota.budget.queue import FLOOR
 from weir.quota.fetch.decisions import Forward, Hold
-from weir.quota.fetch.order import RANK_SECONDS, CatchUp, _sorted_places
+from weir.quota.fetch.order import RANK_SECONDS, _sorted_places
 from weir.quota.fetch.partitions import ABSENT_SECONDS
 from weir.quota.fetch.state import ReplicaPartition
 from weir.quota.settings import Order, Policy, ThrottleSettings
@@ -146,13 +146,12 @@ def test_a_partition_that_falls_below_min_isr_comes_first(policy: Policy) -> Non
 def test_what_falls_behind_after_the_ranking_is_in_the_order_too() -> None:
     talk = conversation()
     talk.run(0.2)
-    queue, now = talk.link.partitions.queue, talk.clock.now
-    catch_up = CatchUp(talk.link.throttle)
+    queue = talk.link.partitions.queue
     *_, last = queue
     queue.leave(last, returns=False)
-    assert last not in set(catch_up.order(queue, now))
+    assert last not in set(queue.by_rank())
     queue.enter(last)
-    assert last in set(catch_up.order(queue, now))
+    assert last in set(queue.by_rank())
 
 
 def test_min_isr_that_changes_is_a_new_generation_and_one_that_stays_is_none() -> None:

@@ -18,8 +18,7 @@ from weir.quota.budget.ledger import Account, StrictLedger
 from weir.quota.budget.queue import BudgetQueue
 from weir.quota.budget.quota import Part, Quota
 from weir.quota.fetch import plan, response_limit
-from weir.quota.fetch.grant_queue import GrantQueue
-from weir.quota.fetch.order import CatchUp
+from weir.quota.fetch.order import GrantQueue
 from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.settlement import Settlement
 from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
@@ -48,7 +47,7 @@ def place_lost_by_each_return(patch: Patch) -> None:
 
     patch.setattr(GrantQueue, "enter", noted)
     patch.setattr(GrantQueue, "__iter__", always_there_first)
-    patch.setattr(CatchUp, "by_rank", lambda self, queue: iter(queue))
+    patch.setattr(GrantQueue, "by_rank", iter)
 
 
 def grants_always_last(patch: Patch) -> None:
@@ -128,7 +127,7 @@ def in_sync_lately_however_far_back(patch: Patch) -> None:
 
 def limits_not_kept(patch: Patch) -> None:
     """An answer may be as large as the follower says."""
-    patch.setattr(response_limit, "limit_response", lambda request, limit, rotation: request)
+    patch.setattr(response_limit, "limit_response", lambda request, limit, start: (request, start))
 
 
 def lists_of_other_brokers(patch: Patch) -> None:

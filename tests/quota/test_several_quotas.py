@@ -21,8 +21,7 @@ from tests.fakes.conversation import (
     worst_second,
 )
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
-from weir.quota.fetch.observe import observe
-from weir.quota.fetch.plan import Action, plan
+from weir.quota.fetch.plan import Action, observe, plan
 from weir.quota.scopes import Matching, Recovering, Scope
 from weir.quota.settings import Order, QuotaSettings, ThrottleSettings
 from weir.quota.throttle import Throttle
@@ -150,7 +149,7 @@ def test_plan_without_a_commit_changes_nothing() -> None:
         actions: set[Action] = set()
         for _ in range(200):
             if is_dry_run:
-                view = observe(talk.link.state, talk.link, talk.follower.request(), clock.now, 0.0)
+                view = observe(talk.link, talk.follower.request(), clock.now, 0.0)
                 plans = [plan(view) for _ in range(3)]
                 assert plans.count(plans[0]) == 3
                 actions.add(plans[0].action)

@@ -33,7 +33,7 @@ def asked(side: SideName = "leader") -> tuple[MovedClock, Throttle, ReplicaLink,
     decision = talk.next_decision()
     assert isinstance(decision, Forward)
     answer = leader.answer(decision.request)
-    fetch = talk.link.state.in_flight
+    fetch = talk.link.in_flight
     assert fetch is not None
     return clock, throttle, talk.link, answer, fetch.reserved[throttle.ledger]
 
@@ -82,8 +82,8 @@ def test_an_answer_that_passes_in_parts_takes_as_much_as_one_that_passes_at_once
     while arrived < reserved:
         arrived += 20_000
         link.let_pass(20_000, 0, 20_000, 0.0)
-    assert link.state.in_flight is not None
-    assert sum(link.state.in_flight.reserved.values()) == 0, "what has arrived is no longer reserved"
+    assert link.in_flight is not None
+    assert sum(link.in_flight.reserved.values()) == 0, "what has arrived is no longer reserved"
     assert ledger.reserved == 0
     assert ledger.room() <= LIMIT - reserved
     link.settle(answer)

@@ -292,7 +292,7 @@ def test_topic_that_no_replica_fetches_any_more_is_forgotten() -> None:
     throttle = make_throttle(clock)
     first, second = throttle.link(2), throttle.link(3)
     for link in (first, second):
-        talk = Conversation(clock, link, Leader(logs_of(1, batches=1)), Follower({(TOPIC, 0): 0}, link.peer))
+        talk = Conversation(clock, link, Leader(logs_of(1, batches=1)), Follower({(TOPIC, 0): 0}, link.partitions.peer))
         talk.run(1)
     first.close()
     clock.move(EXPIRE_SECONDS - 1)
