@@ -31,8 +31,8 @@ from weir.proxy.export.exporter import Exporter, new_exporter
 from weir.proxy.export.stats import ExportStats
 from weir.proxy.log import EventLog
 from weir.proxy.relay.stats import RelayStats
-from weir.quota.fetch.counts import count_strays
 from weir.quota.fetch.link import ReplicaLink
+from weir.quota.fetch.settlement import count_strays
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS

@@ -9,7 +9,7 @@ reserved.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from weir.protocol.fetch import (
@@ -20,15 +20,15 @@ from weir.protocol.fetch import (
     fetch_version,
 )
 from weir.protocol.steps import Steps
+from weir.protocol.take_out import Passing
 from weir.quota.fetch import response_limit
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
-from weir.quota.fetch.inclusion import Inclusion
 from weir.quota.fetch.link_state import LinkState
 from weir.quota.fetch.order import granted_bytes
 from weir.quota.fetch.plan import Action, FetchPlan, FetchView
-from weir.quota.fetch.request_parts import granted_topics, split, without_behind
-from weir.quota.fetch.sessions import LEFT_OUT_MS
-from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, LeaderEntry, ReplicaPartition
+from weir.quota.fetch.request_parts import treated_topics
+from weir.quota.fetch.sessions import LEFT_OUT_MS, METADATA_LOG
+from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, InFlight, LeaderEntry, ReplicaPartition
 
 _EMPTY_MS = 1
 _TOPICS_PER_STEP = 1_000  # topics that are encoded into an answer in one step of about 2 ms
@@ -36,79 +36,63 @@ _TOPICS_PER_STEP = 1_000  # topics that are encoded into an answer in one step o
 
 def commit(view: FetchView, plan: FetchPlan) -> Steps[Decision]:
     """Carry out `plan`, which was made from `view` just now. Done in steps."""
-    state, request = view.state, view.request
+    state, request, partitions = view.state, view.request, view.partitions
     for claim in plan.claims:
         claim.offer.quota.wait(view.ask, claim.offer, claim.part, view.now)
-    if plan.action is Action.GRANT:
-        return (yield from _grant(view, plan))
-    if plan.action is Action.PROBE:
-        return (yield from _probe(view, plan))
-    state.leave_unanswered(view.now)
-    if plan.action is Action.LEAVE_OUT:
-        state.partitions.leave_out()
-        return (yield from _leave_out(state, request.with_(max_wait_ms=plan.max_wait_ms, min_bytes=plan.min_bytes)))
-    if plan.action is Action.HOLD:
-        if not view.held_seconds:
-            state.partitions.leave_out()
-            _count_held(state)
+    if not plan.asks_all or plan.action not in (Action.GRANT, Action.PROBE):
+        state.leave_unanswered(view.now)
+    if plan.action is Action.ANSWER:
+        return Answer((yield from _empty_answer(state, request)))
+    if plan.action is Action.HOLD and view.held_seconds:
         return Hold(plan.until)
-    return Answer((yield from _empty_answer(state, request)))
-
-
-def _count_held(state: LinkState) -> None:
-    interval = state.throttle.stats.interval
-    if interval is not None:
-        interval.link(state.partitions.counted_peer).fetches_held += 1
+    if plan.action is not Action.GRANT:
+        partitions.leave_out()
+    if plan.action is Action.HOLD:
+        interval = state.throttle.stats.interval
+        if interval is not None:
+            interval.link(partitions.counted_peer).fetches_held += 1
+        return Hold(plan.until)
+    request = request.with_(max_wait_ms=plan.max_wait_ms, min_bytes=plan.min_bytes, max_bytes=plan.max_bytes)
+    if plan.action is Action.LEAVE_OUT:
+        return (yield from _forward(state, request, InFlight(), drops_behind=True))
+    asked: Iterable[ReplicaPartition] = partitions.waiting() if plan.asks_all else partitions.unknown()
+    if plan.action is Action.PROBE:
+        # On the follower's side it may bring one batch. So one that is to tell who is in sync asks for nothing that is
+        # known to be behind: in sync there is no batch for it to bring.
+        state.throttle.stats.offset_probes += 1
+        fetch = InFlight(asks_all=plan.asks_all, is_probe=True)
+        return (yield from _forward(state, request, fetch, asked=asked, drops_behind=not plan.asks_all))
+    if state.sessions.is_incremental:
+        # A partition that the leader's session has already stands in front of the new grants. Asked for with 0 bytes,
+        # it would return a whole batch from there. The last answer has told its offsets.
+        absent = LeaderEntry.ABSENT
+        asked = [one for one in asked if one.at_leader is absent or one.high_watermark == UNKNOWN_OFFSET]
+    fetch = _granted(view, plan)
+    return (yield from _forward(state, request, fetch, plan.grants, asked))
 
 
 def commit_pass(state: LinkState, request: FetchRequest) -> Steps[Decision]:
     """Let a request pass as it came: no partition of it waits."""
-    partitions, sessions = state.partitions, state.sessions
     state.throttle.leave_lines(state)
-    if sessions.is_incremental:
-        request = yield from sessions.changes(request, partitions, is_throttling=state.throttle.is_throttling)
-    else:
-        request = yield from sessions.whole(request, partitions.topics, ())
     # An earlier hop leaves some partitions out at the moment: this answer will say nothing about those.
-    return _forward(state, request, InFlight(asks_all=not partitions.absent))
+    return (yield from _forward(state, request, InFlight(asks_all=not state.partitions.absent), passes=True))
 
 
-def _grant(view: FetchView, plan: FetchPlan) -> Steps[Decision]:
-    state, request = view.state, view.request
-    partitions, sessions = state.partitions, state.sessions
+def _granted(view: FetchView, plan: FetchPlan) -> InFlight:
+    """Take the turn, and set aside what is granted."""
+    state = view.state
     for quota, part in plan.parts.items():
         quota.served(view.ask, part)
     reserved = state.accounts.reserve({one.ledger: part.size for one, part in plan.parts.items() if one.reserves})
     if not state.throttle.takes_out:
         state.accounts.let_arrive(0 if view.ask.is_lent else math.inf)
-    partitions.queue.granted(plan.grants, max(reserved.values(), default=0), by_turns=view.by_turns)
-    granted = [replica for replica, _ in plan.grants]
-    partitions.leave_out(granted)
+    state.partitions.queue.granted(plan.grants, max(reserved.values(), default=0), by_turns=view.by_turns)
+    state.partitions.leave_out([replica for replica, _ in plan.grants])
     grants_are_first = view.now < state.crowded_until and not state.grants_filled_answer
-    if sessions.is_incremental:
-        asked = _asked_along(state, plan)
-        if grants_are_first:
-            # a session keeps an order of its own, so only a new session puts the grants in front
-            sessions.leader.begin_anew()
-        request = yield from sessions.changes(
-            request,
-            partitions,
-            plan.grants,
-            asked,
-            is_throttling=state.throttle.is_throttling,
-            grants_are_first=grants_are_first,
-        )
-    else:
-        parts = yield from split(partitions.topics, request, frozenset(granted))
-        funded, front = granted_topics(request, plan.grants, parts.granted), parts.front
-        # What is not throttled goes in front. Only where it fills every answer do the grants go in front of it: it
-        # would take turns with them if there were no quota.
-        first = funded + front if grants_are_first else front + funded
-        request = request.with_(topics=first + parts.asked)
-        request = yield from sessions.whole(request, partitions.topics, chain(granted, partitions.waiting()))
-    if not plan.asks_all:
-        state.leave_unanswered(view.now)
-    fetch = InFlight(
+    if grants_are_first:
+        # a session keeps an order of its own, so only a new session puts the grants in front
+        state.sessions.leader.begin_anew()
+    return InFlight(
         parts=plan.parts,
         reserved=reserved,
         grants={replica: granted_bytes(replica, cap) for replica, cap in plan.grants},
@@ -116,89 +100,6 @@ def _grant(view: FetchView, plan: FetchPlan) -> Steps[Decision]:
         grants_are_first=grants_are_first,
         shares_max_bytes=plan.max_bytes is not None,
     )
-    changed = request.with_(max_wait_ms=plan.max_wait_ms, min_bytes=plan.min_bytes, max_bytes=plan.max_bytes)
-    return _forward(state, changed, fetch)
-
-
-def _asked(state: LinkState, plan: FetchPlan) -> list[ReplicaPartition]:
-    """Return the partitions that an incremental fetch asks for with 0 bytes.
-
-    When `plan.asks_all`, that is every partition that waits. Otherwise it is only those without a known high watermark:
-    one that is known to be behind would return a batch that no quota could stop.
-    """
-    if not plan.asks_all:
-        return list(state.partitions.unknown())
-    return list(state.partitions.waiting())
-
-
-def _asked_along(state: LinkState, plan: FetchPlan) -> list[ReplicaPartition]:
-    """Return the partitions that an incremental fetch asks for with 0 bytes beside those that it is granted.
-
-    A partition that the leader's session has already stands in front of the new grants. Asked for with 0 bytes, it
-    would return a whole batch from there. The last answer has told its offsets.
-    """
-    return [
-        one
-        for one in _asked(state, plan)
-        if one.at_leader is LeaderEntry.ABSENT or one.high_watermark == UNKNOWN_OFFSET
-    ]
-
-
-def _probe(view: FetchView, plan: FetchPlan) -> Steps[Decision]:
-    """Send an offset probe: ask for what waits, with 0 bytes and without a wait, to be told true offsets and errors.
-
-    On the follower's side it may bring one batch. So one that is to tell who is in sync asks for nothing that is known
-    to be behind: in sync there is no batch for it to bring.
-    """
-    state, request = view.state, view.request
-    is_throttling = state.throttle.is_throttling
-    partitions, sessions = state.partitions, state.sessions
-    state.throttle.stats.offset_probes += 1
-    partitions.leave_out()
-    appended, appended_topics = b"", 0
-    if not plan.asks_all:
-        state.leave_unanswered(view.now)
-    if sessions.is_incremental:
-        request = yield from sessions.changes(request, partitions, (), _asked(state, plan), is_throttling=is_throttling)
-    else:
-        listed = request
-        if not plan.asks_all:
-            version = request.header.api_version
-            listed = request.with_(topics=(yield from without_behind(partitions.topics, request)))
-            made_up = yield from _made_up_topics(state, version)
-            appended, appended_topics = (yield from _encoded(version, made_up)), len(made_up)
-        parts = yield from split(partitions.topics, listed, frozenset())
-        request = yield from sessions.whole(
-            request.with_(topics=parts.front + parts.asked),
-            partitions.topics,
-            partitions.waiting() if plan.asks_all else partitions.unknown(),
-            leaves_out=bool(appended_topics),
-        )
-    return _forward(
-        state,
-        request.with_(max_wait_ms=0),
-        InFlight(asks_all=plan.asks_all, is_probe=True),
-        appended,
-        appended_topics,
-        leaves_out=sessions.in_session and not plan.asks_all,
-    )
-
-
-def _leave_out(state: LinkState, request: FetchRequest) -> Steps[Decision]:
-    """Ask only for what is not behind.
-
-    Where the request is a full one, its answer needs an entry for every partition: those left out get an empty one.
-    """
-    partitions, sessions = state.partitions, state.sessions
-    if sessions.is_incremental:
-        fewer = yield from sessions.changes(request, partitions, is_throttling=True)
-        return _forward(state, fewer, InFlight(), leaves_out=True)
-    topics = yield from without_behind(partitions.topics, request)
-    fewer = yield from sessions.whole(request.with_(topics=topics), partitions.topics, (), leaves_out=True)
-    version = request.header.api_version
-    made_up = yield from _made_up_topics(state, version)
-    appended = yield from _encoded(version, made_up)
-    return _forward(state, fewer, InFlight(), appended, len(made_up), leaves_out=sessions.in_session)
 
 
 def _empty_answer(state: LinkState, request: FetchRequest) -> Steps[bytes]:
@@ -249,24 +150,96 @@ def _forward(
     state: LinkState,
     request: FetchRequest,
     fetch: InFlight,
-    appended: bytes = b"",
-    appended_topics: int = 0,
+    grants: Sequence[Grant] = (),
+    asked: Iterable[ReplicaPartition] = (),
     *,
-    leaves_out: bool = False,
-) -> Forward:
-    side, row = state.throttle, fetch_version(request.header.api_version)
+    drops_behind: bool = False,
+    passes: bool = False,
+) -> Steps[Decision]:
+    """Ask the leader for `grants`, for `asked` with 0 bytes, and for all that does not wait.
+
+    Where the request is a full one, its answer needs an entry for every partition: those left out get an empty one.
+    """
+    side, row, sessions = state.throttle, fetch_version(request.header.api_version), state.sessions
+    partitions = state.partitions
+    appended, appended_topics = b"", 0
+    if sessions.is_incremental:
+        request = yield from sessions.changes(
+            request,
+            partitions,
+            grants,
+            asked,
+            is_throttling=side.is_throttling,
+            grants_are_first=fetch.grants_are_first,
+        )
+    else:
+        if not passes:
+            topics = yield from treated_topics(
+                partitions.topics,
+                request,
+                grants,
+                grants_are_first=fetch.grants_are_first,
+                drops_behind=drops_behind,
+            )
+            request = request.with_(topics=topics)
+        treated = chain([replica for replica, _ in grants], asked)
+        request = yield from sessions.whole(request, partitions.topics, treated, leaves_out=drops_behind)
+        if drops_behind:
+            made_up = yield from _made_up_topics(state, row.api_version)
+            appended, appended_topics = (yield from _encoded(row.api_version, made_up)), len(made_up)
     fetch.api_version, fetch.uses_topic_ids = row.api_version, row.names_topics_by_id
     if fetch.asks_all:
-        state.sessions.is_asked_for_offsets = False
+        sessions.is_asked_for_offsets = False
     fetch.forwarded_at, fetch.max_wait_seconds = side.clock(), request.max_wait_ms / 1000
     state.in_flight = fetch
     limit = side.settings.response_max_bytes
     if limit is not None:
         request, state.next_included = response_limit.limit_response(request, limit, state.next_included)
     fetch.max_bytes = request.max_bytes
-    walk = side.rules.walked_topics(state.partitions.ends, by_id=row.names_topics_by_id)
-    head_patch = state.sessions.head_patch(leaves_out=leaves_out)
-    may_bring_more = fetch.grants or fetch.is_probe or state.partitions.is_asked_for_none
-    admit = Inclusion(state, fetch) if side.takes_out and may_bring_more else None
-    most = state.partitions.count
-    return Forward(request, appended, appended_topics, walk, head_patch, most, admit, holds_all=bool(fetch.grants))
+    may_bring_more = fetch.grants or fetch.is_probe or partitions.is_asked_for_none
+    return Forward(
+        request,
+        appended,
+        appended_topics,
+        walk=side.rules.walked_topics(partitions.ends, by_id=row.names_topics_by_id),
+        head_patch=sessions.head_patch(leaves_out=drops_behind and sessions.in_session),
+        most_partitions=partitions.count,
+        admit=Inclusion(state, fetch) if side.takes_out and may_bring_more else None,
+        holds_all=bool(fetch.grants),
+    )
+
+
+class Inclusion:
+    """Says what passes of each partition with records in the answer, on the leader's side: no more than was granted.
+
+    What the broker returns above a grant is taken out (`weir.protocol.take_out`), and the batch's exact size is known
+    from then on. So a grant needs no guess at what may come, and asking for 0 bytes brings 0 bytes.
+    """
+
+    __slots__ = ("_fetch", "_state")
+
+    def __init__(self, state: LinkState, fetch: InFlight) -> None:
+        self._state = state
+        self._fetch = fetch
+
+    def __call__(self, key: bytes, partition: int, size: int) -> Passing:
+        """Return what passes of `size` bytes. `key` names a topic as requests do."""
+        state, fetch = self._state, self._fetch
+        topic = state.partitions.topics.get(key)
+        if topic is None or (replica := topic.partitions.get(partition)) is None:
+            return Passing.ALL
+        granted = fetch.grants.get(replica)
+        if granted is None:
+            is_held_back = replica.is_waiting and state.throttle.is_throttling
+            # Kafka's Raft client fetches the metadata log with 0 bytes, and gets records all the same.
+            asks_for_none = not replica.max_bytes and key not in METADATA_LOG
+            return Passing.NOTHING if is_held_back or asks_for_none else Passing.ALL
+        quotas = replica.quotas
+        if any([not quota.rate for quota in quotas]):  # it became 0 after the grant
+            return Passing.NOTHING
+        if (extra := size - granted) > 0:  # a first batch that is larger goes where every quota has room for it
+            ledgers = [quota.ledger for quota in quotas if quota.reserves]
+            if any([ledger.room() < extra for ledger in ledgers]):
+                return Passing.NOTHING
+            fetch.reserved = state.accounts.reserve(dict.fromkeys(ledgers, extra), fetch.reserved)
+        return Passing.WHOLE_BATCHES

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from weir.protocol.fetch import RESPONSE_ENTRY
-from weir.protocol.metadata import UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
+from weir.protocol.metadata import NO_ID, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
 from weir.protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
 from weir.protocol.steps import Steps
 from weir.quota.budget.ledger import StrictLedger
-from weir.quota.fetch.counts import count_bytes, count_strays
 from weir.quota.fetch.intake import PARTITIONS_PER_STEP, blocks_of
 from weir.quota.fetch.link_state import LinkState
+from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, LeaderEntry, ReplicaPartition, ReplicaTopic
 
 CROWDED_SECONDS: Final = 5.0
@@ -38,18 +38,6 @@ TOPICS_PER_STEP: Final = 500  # settled in one step of about 2 ms, if each has r
 _ERRORS_OF_NO_TOPIC: Final = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID})
 
 
-class _Arrival(NamedTuple):
-    """The records of one partition in an answer."""
-
-    topic: ReplicaTopic
-    replica: ReplicaPartition | None
-    """None: the follower does not ask for it any more."""
-    seen: RecordsSeen
-    is_throttled: bool
-    waited: bool
-    """Whether it was throttled and not in sync when the fetch was planned."""
-
-
 class Settlement:
     """Takes in the answer to one fetch; made anew for each.
 
@@ -62,7 +50,6 @@ class Settlement:
         self._fetch = fetch
         self._head = head
         self._now = state.throttle.clock()
-        self._is_throttling = state.throttle.is_throttling
         self._barren = set[ReplicaPartition]() if fetch.shares_max_bytes else set(fetch.grants)
         self._waited = self._throttled = self._unthrottled = self._cut = 0  # bytes
         self._of_waiting: dict[StrictLedger, int] = {}  # the same for each ledger
@@ -79,55 +66,60 @@ class Settlement:
             if first:
                 yield
             some = topics[first : first + TOPICS_PER_STEP]
-            if arrivals := self._arrivals(some):
-                self._tally(arrivals)
-                self._count(arrivals)
-                self._learn_batches(arrivals)
+            for key, _, records, _ in some:
+                if records:
+                    self._take_records(key, records)
             yield from self._take_offsets(some)
         if state.partitions.unknown_count and state.sessions.is_incremental and not head.error_code:
             yield from self._take_silence()
-        count_bytes(state.partitions, self._throttled, self._unthrottled, self._cut)
+        _count_bytes(state.partitions, self._throttled, self._unthrottled, self._cut)
         self._note_liveness()
         self._note_barren()
         self._settle_budget()
 
-    def _arrivals(self, topics: Sequence[ScannedTopic]) -> list[_Arrival]:
-        partitions, granted = self._state.partitions, self._fetch.grants
-        arrivals: list[_Arrival] = []
-        for key, _, records, _ in topics:
-            if not records:
-                continue
-            topic = partitions.topics.get(key)
-            if topic is None:
-                count_strays(partitions, key, self._fetch.uses_topic_ids, records)
-                continue
-            for seen in records:
-                replica = topic.partitions.get(seen.partition)
-                is_throttled = seen.partition in topic.throttled
-                waited = is_throttled and replica is not None and (replica.is_waiting or replica in granted)
-                arrivals.append(_Arrival(topic, replica, seen, is_throttled, waited))
-        return arrivals
+    def _take_records(self, key: bytes, records: Sequence[RecordsSeen]) -> None:
+        """Take in the records of one topic: bytes, counts and batch sizes."""
+        partitions, stats, granted = self._state.partitions, self._state.throttle.stats, self._fetch.grants
+        topic = partitions.topics.get(key)
+        if topic is None:
+            count_strays(partitions, key, self._fetch.uses_topic_ids, records)
+            return
+        is_throttling, name, queue = self._state.throttle.is_throttling, topic.name, partitions.queue
+        sizes = None if name is None else stats.sizes(name)
+        counts = None
+        if name is not None and stats.interval is not None:
+            counts = stats.interval.link(partitions.counted_peer).topics[name]
+        for seen in records:
+            replica = topic.partitions.get(seen.partition)  # None: the follower does not ask for it any more
+            is_throttled = seen.partition in topic.throttled
+            # it was throttled and not in sync when the fetch was planned
+            waited = is_throttled and replica is not None and (replica.is_waiting or replica in granted)
+            self._tally(topic, replica, seen, waited=waited)
+            self._cut += seen.cut_bytes
+            stats.taken_out_bytes += seen.taken_out
+            if is_throttled:
+                self._throttled += seen.size
+                self._waited += seen.size if waited else 0
+            else:
+                self._unthrottled += seen.size
+                if is_throttling and replica is not None and replica.is_known_behind:
+                    stats.catch_up_beside_throttle += seen.size
+            if sizes is not None:
+                sizes[seen.partition] += seen.size
+            if counts is not None:
+                counts.count(seen, is_throttled)
+            if replica is not None:
+                self._is_live |= not waited
+                self._barren.discard(replica)
+                queue.brought_some(replica, seen.size - granted.get(replica, seen.size))
+                replica.served_number = self._state.number
+                replica.batches.learn(seen)
+                replica.arrived = seen.complete_bytes
+                topic.batches.learn(seen)
 
     # The budget
 
-    def _tally(self, arrivals: list[_Arrival]) -> None:
-        for arrival in arrivals:
-            _, replica, seen, is_throttled, waited = arrival
-            self._cut += seen.cut_bytes
-            self._state.throttle.stats.taken_out_bytes += seen.taken_out
-            self._is_live |= replica is not None and not waited
-            self._tally_by_ledger(arrival)
-            if not is_throttled:
-                self._unthrottled += seen.size
-                if self._is_throttling and replica is not None and replica.is_known_behind:
-                    self._state.throttle.stats.catch_up_beside_throttle += seen.size
-                continue
-            self._throttled += seen.size
-            if waited:
-                self._waited += seen.size
-
-    def _tally_by_ledger(self, arrival: _Arrival) -> None:
-        topic, replica, seen, _, waited = arrival
+    def _tally(self, topic: ReplicaTopic, replica: ReplicaPartition | None, seen: RecordsSeen, *, waited: bool) -> None:
         is_in_sync = replica is None or replica.is_in_sync(self._now)
         for quota, covered in topic.coverage:
             is_behind = not is_in_sync if quota.is_observed else waited
@@ -152,30 +144,6 @@ class Settlement:
         for quota in side.quotas:
             if size := of_waiting.get(quota.ledger, 0) + in_sync.get(quota.ledger, 0):
                 side.record(quota, size)
-
-    # Counts
-
-    def _count(self, arrivals: list[_Arrival]) -> None:
-        stats = self._state.throttle.stats
-        counts = None if stats.interval is None else stats.interval.link(self._state.partitions.counted_peer)
-        for topic, _, seen, is_throttled, _ in arrivals:
-            if topic.name is not None:
-                stats.sizes(topic.name)[seen.partition] += seen.size
-                if counts is not None:
-                    counts.topics[topic.name].count(seen, is_throttled)
-
-    # Batch sizes
-
-    def _learn_batches(self, arrivals: list[_Arrival]) -> None:
-        queue, granted = self._state.partitions.queue, self._fetch.grants
-        for topic, replica, seen, _, _ in arrivals:
-            if replica is not None:
-                self._barren.discard(replica)
-                queue.brought_some(replica, seen.size - granted.get(replica, seen.size))
-                replica.served_number = self._state.number
-                replica.batches.learn(seen)
-                replica.arrived = seen.complete_bytes
-                topic.batches.learn(seen)
 
     def _note_barren(self) -> None:
         """Find out why granted partitions brought nothing.
@@ -298,3 +266,37 @@ class Settlement:
                 replica.high_watermark = replica.last_reported
                 replica.topic.lag.update(replica.partition, replica.fetch_offset, replica.high_watermark, self._now)
                 link.classify(replica)
+
+
+def _count_bytes(link: LinkPartitions, throttled: int, unthrottled: int, cut: int) -> None:
+    """Count record bytes of a link, by whether their partitions are throttled.
+
+    `cut` counts the bytes of both that belonged to batches cut at their end: the follower throws them away.
+    """
+    stats = link.side.stats
+    if throttled:
+        stats.count_replication(link.counted_peer, True, throttled)
+    if unthrottled:
+        stats.count_replication(link.counted_peer, False, unthrottled)
+    stats.cut_bytes += cut
+    if stats.interval is not None and throttled + unthrottled:
+        counts = stats.interval.link(link.counted_peer)
+        counts.throttled += throttled
+        counts.unthrottled += unthrottled
+        counts.cut += cut
+
+
+def count_strays(link: LinkPartitions, key: bytes, is_id: bool, records: Sequence[RecordsSeen]) -> None:
+    """Count what came for a topic that the follower stopped asking for while the answer was on its way."""
+    side, stats = link.side, link.side.stats
+    name = side.topic_names.name_of(key) if is_id else key
+    throttled = side.rules.throttled_partitions(name, NO_ID, link.ends)
+    sizes = {True: 0, False: 0}
+    for seen in records:
+        is_throttled = seen.partition in throttled
+        sizes[is_throttled] += seen.size
+        if name is not None:
+            stats.sizes(name)[seen.partition] += seen.size
+            if stats.interval is not None:
+                stats.interval.link(link.counted_peer).topics[name].count(seen, is_throttled)
+    _count_bytes(link, sizes[True], sizes[False], sum([seen.cut_bytes for seen in records]))

@@ -17,7 +17,7 @@ from weir.protocol.records import RecordsSeen
 from weir.proxy.export.exporter import Exporter, new_start_id
 from weir.proxy.export.sample import Sample
 from weir.proxy.log import EventLog
-from weir.quota.fetch.counts import count_strays
+from weir.quota.fetch.settlement import count_strays
 from weir.quota.settings import SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS

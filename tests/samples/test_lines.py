@@ -15,9 +15,9 @@ from weir.protocol.records import RecordsSeen
 from weir.protocol.response_scanner import ScannedTopic
 from weir.protocol.steps import at_once
 from weir.quota.counters import IntervalCounts
-from weir.quota.fetch.counts import count_strays
 from weir.quota.fetch.decisions import Forward
 from weir.quota.fetch.link import ReplicaLink
+from weir.quota.fetch.settlement import count_strays
 from weir.quota.scopes import Matching, Recovering
 from weir.quota.settings import RECOVERY, QuotaSettings, SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
