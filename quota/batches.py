@@ -1,8 +1,7 @@
 """Decides how many bytes to ask of a partition, so that whole batches come back and nothing is thrown away.
 
-A broker cuts a partition's records at partition_max_bytes, and a follower throws away the tail after the last whole
-batch. That tail was paid for out of the quota, and moved in vain. A cap that ends where a batch ends wastes nothing, so
-batch sizes are read off the stream and remembered.
+A broker cuts records at partition_max_bytes, and a follower throws away the tail after the last whole batch. A cap that
+ends where a batch ends wastes nothing, so batch sizes are read off the stream and remembered.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ class BatchSizes:
         """Note that a grant brought nothing, in an answer that had records of other partitions and room for more.
 
         From the broker itself, the `is_last_hop`, this means that the cap is below one batch. Another hop may have had
-        budget for some of the grants only. That is likely where sizes are known, of this partition or of `others` of
-        the topic.
+        budget for some grants only: that is likely where sizes are known, of this partition or of `others` of the
+        topic.
         """
         self._misses += 1
         if is_last_hop or max(self.seen, others.seen) < FEW or self._misses > _FORGIVEN_MISSES:
@@ -65,10 +64,7 @@ class BatchSizes:
 
     @property
     def has_to_be_first(self) -> bool:
-        """Whether a larger cap was of no help.
-
-        As the first partition with data it would return one whole batch in any case.
-        """
+        """Whether a larger cap was of no help. The first partition with data returns one whole batch in any case."""
         return self.barren >= _BARREN_BEFORE_FIRST
 
     @property
@@ -92,12 +88,10 @@ class BatchSizes:
     ) -> tuple[int, bool]:
         """Return the partition_max_bytes (> 0, <= `asked`) for at most `left` bytes, and whether a batch is sure.
 
-        - A cap above `left` means that not even one batch fits.
-        - A cap that is not sure brings exactly one whole batch where this is the first partition with data, and perhaps
-          nothing elsewhere.
-        - `others` is what the topic's other partitions showed; it is used while nothing is known of this one.
-        - `takes_out` says that the batch which a cap cuts is taken out of the answer, so it costs nothing.
-        - `wastes_some` says that answers take long. A cut batch then costs less than an answer with a single batch.
+        A cap above `left` means that not even one batch fits. One that is not sure brings a whole batch where this is
+        the first partition with data, and perhaps nothing elsewhere. `others` is what the topic's other partitions
+        showed. `takes_out`: a batch that is cut is taken out, and costs nothing. `wastes_some`: answers take long, so a
+        cut batch costs less than an answer with a single one.
         """
         known = self if self.seen >= FEW else others
         batch = self.next_size or known.largest

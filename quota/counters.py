@@ -1,8 +1,4 @@
-"""What one side counts between two samples.
-
-At the end of an interval all counts are cut off together, so nobody has to walk idle partitions. Bytes are record
-bytes; times are clock seconds.
-"""
+"""What one side counts between two samples, in record bytes and clock seconds. All counts are cut off together."""
 
 from __future__ import annotations
 
@@ -32,11 +28,10 @@ _CUT, _BATCHES, _LEFT_OUT = map(PartitionCounts._fields.index, ("cut", "batches"
 
 
 class TopicCounts(dict[int, int]):
-    """The partitions of one topic that changed in the interval.
+    """The partitions of one topic that changed in the interval: one number for each field of each, by partition x
+    _FIELDS + field.
 
-    Each field of each partition is one number, with the key partition x _FIELDS + field. There is no object per
-    partition: tens of thousands of new objects in each interval would set off garbage collections, during which the
-    process stands still.
+    An object per partition would set off garbage collections.
     """
 
     __slots__ = ()
@@ -62,10 +57,7 @@ class TopicCounts(dict[int, int]):
         self[partition * _FIELDS] += 0
 
     def partitions(self) -> Iterator[int]:
-        """Yield the partition of each number that was counted, so each partition several times.
-
-        One at a time, as a topic may have tens of thousands.
-        """
+        """Yield the partition of each number that was counted, so each partition several times."""
         return (key // _FIELDS for key in self)
 
     def columns(self, partitions: Sequence[int]) -> PartitionCounts:

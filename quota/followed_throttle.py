@@ -1,11 +1,8 @@
 """The throttle that Kafka's own configurations ask for, as a layer of this sidecar's throttle.
 
-Tools set and remove these configurations around a move. Some remove them too early: an operator that reconciles topics
-deletes the lists in the middle of a move, and a tool that moves in batches removes the rate between two of them. So
-what is removed stays in force a little longer:
-
-- A list keeps its replicas of each partition that is being reassigned, until that partition's move has ended.
-- A rate stays until no partition has been reassigned for RATE_KEPT_SECONDS.
+Tools set and remove these configurations around a move, and some remove them too early. So a list keeps its replicas of
+each partition until that partition's move has ended, and a rate stays until no partition has been reassigned for
+RATE_KEPT_SECONDS.
 """
 
 from __future__ import annotations
@@ -54,10 +51,9 @@ class _Rate:
 
 
 class FollowedThrottle:
-    """Keeps what was read of Kafka's throttle. `part` of its rates is put in force.
+    """Keeps what was read of Kafka's throttle, and puts `part` of its rates in force.
 
-    Kafka counts the same bytes with a clock of its own. At the same rate, its throttle would now and then stop what
-    this one has let through; a little below, it hardly ever does.
+    At the same rate, Kafka's own throttle would now and then stop what this one has let through.
     """
 
     def __init__(self, part: float = 1.0) -> None:
@@ -114,10 +110,7 @@ class FollowedThrottle:
         return changed
 
     def take_lists(self, lists: Mapping[str, Lists | None]) -> None:
-        """Take the lists of some topics; a topic without any has an empty mapping.
-
-        None is one whose lists are not told: what was told of it stays.
-        """
+        """Take the lists of some topics. None is one whose lists are not told: what was told of it stays."""
         for topic, told in lists.items():
             if told is None:
                 continue

@@ -1,7 +1,7 @@
 """The throttle in force, as a pure merge of layers: the file, Kafka's own throttle, and what was set over HTTP.
 
-A layer's entries are settings by path, for example `("topics", "orders", "leader.replication.throttled.replicas")`. For
-each path the highest layer with an entry wins. An entry may expire; the one below it is then in force again.
+Entries are settings by path, as `("topics", "orders", "leader.replication.throttled.replicas")`. The highest layer with
+an entry wins; one that expires has the one below it in force again.
 """
 
 from __future__ import annotations
@@ -38,10 +38,7 @@ FOREVER: Final = Lease()
 
 
 class Entry(NamedTuple):
-    """One setting.
-
-    None as its value removes what lower layers have at its path and at every path that begins with it.
-    """
+    """One setting. None removes what lower layers have at its path and at every path that begins with it."""
 
     value: Value | None
     lease: Lease = FOREVER
@@ -69,8 +66,8 @@ class Layer:
     def patched(self, changes: Mapping[Path, Entry], below: Iterable[Path]) -> Layer:
         """Return this layer after `changes`.
 
-        A removal takes away this layer's own entries. It is itself kept as an entry only where it hides one of the
-        paths in `below`, those of lower layers: otherwise removals of made-up topics would fill the layer.
+        A removal takes away its own entries, and is kept only where it hides one of the paths in `below`, those of
+        lower layers: else removals of made-up topics would fill the layer.
         """
         removed = {path for path, entry in changes.items() if entry.value is None}
         entries = {path: entry for path, entry in self.entries.items() if not _is_within(path, removed)}
@@ -93,10 +90,7 @@ class EffectiveThrottle:
 
 
 def merge(layers: Iterable[Layer], now: float) -> EffectiveThrottle:
-    """Return what is in force at `now` (clock seconds).
-
-    Each source has at most one layer; their order does not matter.
-    """
+    """Return what is in force at `now` (clock seconds). Each source has at most one layer, in any order."""
     parts: dict[Path, InForce] = {}
     for layer in sorted(layers, key=lambda layer: SOURCES.index(layer.source)):
         live = [(path, entry) for path, entry in layer.entries.items() if now < entry.lease.expires_at]

@@ -1,8 +1,7 @@
 """Asks the cluster about replicas that lag: forgets those that no longer follow, and notes which are in sync.
 
-A follower with nothing left to fetch from a leader falls silent, or closes its connection. On the wire this looks like
-a broker that hangs or has died; only the cluster's metadata tells the difference. The same answers tell which ids are
-no broker's.
+A follower with nothing left to fetch falls silent. On the wire this looks like a broker that hangs or has died; only
+metadata tells the difference. The same answers tell which ids are no broker's.
 """
 
 from __future__ import annotations
@@ -57,9 +56,8 @@ class RemovedReplicas:
         self._left_out: dict[TopicLag, dict[int, float]] = {}
 
     def check(self) -> Iterator[None]:
-        """Find the topics to ask about: the next ones, in turn, whose replicas look as if they were removed.
-
-        Yields from time to time, so that other work can be done in between.
+        """Find the topics to ask about: the next ones, in turn, whose replicas look as if they were removed. Done in
+        steps.
         """
         self._left_out = {lag: since for lag, since in self._left_out.items() if lag.is_kept}
         self._asked = {}
@@ -88,11 +86,10 @@ class RemovedReplicas:
         self.topics = list(found)
 
     def take(self, assignments: Mapping[bytes, Assignment]) -> Iterator[int]:
-        """Take in the cluster's answer by topic. A topic that is missing in it may exist all the same.
+        """Take in the cluster's answer by topic, and yield after each replica's topic how many partitions were
+        forgotten.
 
-        Yields after each replica's topic how many partitions were forgotten; other work can be done in between. A
-        partition that is being fetched without errors is kept whatever the cluster says, since a leader refuses
-        replicas that are not assigned.
+        A partition that is being fetched without errors is kept: a leader refuses replicas that are not assigned.
         """
         self._learn(assignments)
         asked, self._asked = self._asked, {}

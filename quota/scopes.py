@@ -68,10 +68,7 @@ class AllBut:
 
 
 class Scope(ABC):
-    """The replicas that a quota covers. It is never asked about the cluster's metadata log: no quota covers that.
-
-    What cannot be told yet counts as covered as far as it may be: else it would pass whole.
-    """
+    """The replicas that a quota covers. What cannot be told yet counts as covered as far as it may be."""
 
     counts_in_sync: ClassVar[bool]
     """Whether bytes of replicas in sync count in the quota. They are never held back."""
@@ -109,10 +106,9 @@ class Recovering(Scope):
 
 @dataclass(frozen=True, slots=True)
 class Matching(Scope):
-    """The replicas on links with some brokers, or of some topics; None is any.
+    """The replicas on links with some brokers, or of some topics (patterns as of a shell: `orders*`); None is any.
 
-    `racks` are those of the other broker. A broker whose rack nobody has told counts as being in one of them.
-    `topics` are patterns as of a shell: `orders*`.
+    `racks` are those of the other broker. One whose rack nobody has told counts as being in one of them.
     """
 
     counts_in_sync: ClassVar[bool] = True

@@ -30,8 +30,8 @@ Clock = Callable[[], float]
 class QuotaSettings:
     """A quota beside the one of the listed replicas: `rate` (bytes/s) for all replicas of `scope` together.
 
-    `is_observed`: it only counts what it would hold back. `shared_for` is a follower's id where `rate` is for this
-    follower together with other sidecars: it is in force only as far as `SideQuotas.use_shares` says.
+    `is_observed`: it only counts what it would hold back. `shared_for` is a follower's id where other sidecars share
+    `rate` (`SideQuotas.use_shares`).
     """
 
     name: str

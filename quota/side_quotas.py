@@ -39,10 +39,7 @@ class _CoveredTopics:
 
 
 class SideQuotas:
-    """The quotas of one side, made from its settings. The first one is that of the listed replicas.
-
-    `generation` grows whenever the answer to "throttled?" may have changed.
-    """
+    """The quotas of one side; the first is that of the listed replicas. `generation` grows as "throttled?" changes."""
 
     def __init__(self, broker_id: int, clock: Clock, topic_names: TopicNames, saved_seconds: float) -> None:
         """`saved_seconds` is as in StrictLedger."""
@@ -140,10 +137,7 @@ class SideQuotas:
             quota.shared_for = one.shared_for
 
     def _kept_quotas(self, previous: ThrottleSettings | None) -> dict[str, Quota]:
-        """Return the quotas that stay, by their names from now on: with another name, one that covers the same stays.
-
-        Otherwise a change of its name would forgive what it owes.
-        """
+        """Return the quotas that stay, by their names from now on. A change of its name forgives one nothing."""
         kept = {quota.name: quota for quota in self.quotas}
         if previous is None:
             return kept
@@ -184,10 +178,8 @@ class SideQuotas:
         return tuple([(quota, quota.covers(topic, topic_id, ends)) for quota in self.quotas if quota.is_for(ends)])
 
     def _listed_partitions(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> frozenset[int] | EveryPartition:
-        """Return the topic's partitions in the settings' lists.
-
-        While nobody has told the name of `topic_id`, it may be any of the topics that are listed. Where the lists of a
-        topic are to be followed and were never told, all of it may be listed.
+        """Return the topic's partitions in the settings' lists: where its name or its lists were not told, any that may
+        be.
         """
         told = self._told_lists
         if topic is not None and (told is None or topic in told or topic in self._listed):

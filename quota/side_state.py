@@ -33,11 +33,9 @@ class SideLink(Hashable, Protocol):
 
 
 class SideState:
-    """One side's throttle without its links.
+    """One side's throttle without its links. One event loop owns it.
 
-    It is not thread-safe: one event loop owns it. After `configure` and after every change of what the cluster says
-    (`set_under_min_isr`, `set_adding_replicas`, `set_racks`) the owner plans every held request again. All other
-    changes count from the next fetch on.
+    After `configure` and each change of what the cluster says, the owner plans every held request again.
     """
 
     def __init__(
@@ -116,10 +114,7 @@ class SideState:
             self.in_force_since = self.clock()
 
     def set_in_sync_replicas(self, in_sync: Mapping[tuple[bytes, int], frozenset[int]]) -> None:
-        """Take the ISRs from the cluster's metadata, by (topic, partition), for lag alone.
-
-        Those of missing partitions are unknown.
-        """
+        """Take the ISRs from the cluster's metadata, by (topic, partition), for lag alone."""
         self._in_sync_replicas = in_sync
 
     def set_under_min_isr(self, partitions: frozenset[tuple[bytes, int]]) -> None:
@@ -208,10 +203,7 @@ class SideState:
             yield CountedQuota(one.name, one.rate, settings.policy, "observe" if is_observed else mode)
 
     def counted_peer(self, peer: int) -> int:
-        """Return the id that a peer's bytes are counted under.
-
-        On the follower's side it is configured, so it is always a broker's.
-        """
+        """Return the id that a peer's bytes are counted under. On the follower's side it is always a broker's."""
         return NO_BROKER if self.side == "leader" and self.brokers.is_refused(peer) else peer
 
     def refuse_replica(self, broker_id: int, topic: bytes) -> None:

@@ -44,9 +44,8 @@ class Throttle(SideState):
         return cast(set[ReplicaLink], self.holders)
 
     def link(self, peer: int, *, is_stranger: bool = False) -> ReplicaLink:
-        """Return the state of a new connection with broker `peer`. Close it together with the connection.
-
-        With `is_stranger` its client claims to be a broker, and nobody knows whether it is.
+        """Return the state of a new connection with broker `peer`, to be closed with it. A stranger claims to be a
+        broker.
         """
         link = ReplicaLink(self, peer, _no_session if is_stranger else self.open_session)
         link.partitions.is_stranger = is_stranger
@@ -63,9 +62,8 @@ class Throttle(SideState):
                 self._note_end(cast(ReplicaLink, holder))
 
     def away(self) -> dict[int, float]:
-        """Return the followers that have no connection, and when each has fetched last (clock seconds).
-
-        A follower counts for as long as the lag of any replica of it is known. On the follower's side nobody does.
+        """Return the followers without a connection whose lag is known, and when each fetched last. On their own side:
+        none.
         """
         self._silent_since = {peer: at for peer, at in self._silent_since.items() if self.lag.knows(peer)}
         return dict(self._silent_since)
@@ -77,10 +75,7 @@ class Throttle(SideState):
             self._silent_since[peer] = fetched_at
 
     def waiting_topics(self) -> set[str]:
-        """Return topics of which some partition is held back, or not known to be in sync.
-
-        Of each link at most MOST_WAITING partitions are looked at, those whose turn comes first.
-        """
+        """Return topics with a partition held back or unknown, among the first MOST_WAITING of each link."""
         return {
             replica.topic.name.decode("utf-8", "replace")
             for link in self.links
@@ -89,10 +84,10 @@ class Throttle(SideState):
         }
 
     def held_to_a_rate(self) -> Iterator[tuple[bytes, int, int]]:
-        """Yield each replica that is behind and that a quota may hold back: topic, partition and broker.
+        """Yield each replica that is behind and that a quota may hold back: topic (as in `lag`), partition and broker.
 
-        The topic is as in the rows of `lag`. A follower that has not fetched for `replica.lag.time.max.ms` is not slow
-        because of a quota. Fetches may go on between two replicas.
+        A follower that has not fetched for `replica.lag.time.max.ms` is not slow because of a quota. Fetches may go on
+        between two.
         """
         if not self.is_throttling:
             return

@@ -1,8 +1,7 @@
 """Which replicas of one topic are throttled: the values of `leader.` and `follower.replication.throttled.replicas`.
 
-The form is KIP-73's: `*` for every replica, or `[partition]:[broker],[partition]:[broker],...`. A blank value means
-none, as Kafka accepts it (ThrottledReplicaListValidator.java; TopicConfigHandler.parseThrottledPartitions in
-ConfigHandler.scala).
+The form is KIP-73's: `*`, or `[partition]:[broker],[partition]:[broker],...`. A blank value means none, as in Kafka's
+ThrottledReplicaListValidator.java.
 """
 
 from __future__ import annotations
@@ -32,22 +31,17 @@ class InvalidThrottledReplicas(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ThrottledReplicas:
-    """The throttled replicas of one topic; equal when they throttle the same replicas.
-
-    `by_broker` holds partition ids by broker id; None stands for `*`.
-    """
+    """The throttled replicas of one topic: `by_broker` holds partition ids by broker id; None stands for `*`."""
 
     by_broker: Mapping[int, frozenset[int]] | None
 
     @classmethod
     def parse(cls, text: str) -> ThrottledReplicas:
-        """Read a list as Kafka's validator does.
+        """Read a list as Kafka's validator does. InvalidThrottledReplicas names the first entry that Kafka would
+        refuse.
 
-        InvalidThrottledReplicas names the first entry that Kafka would refuse.
-
-        Blanks around entries and empty entries are accepted, as by the validator. (The handler that follows it in Kafka
-        fails on some of what the validator accepts; here such entries mean what they say.) Duplicates count once. Ids
-        beyond a signed 32-bit integer are refused, as by Kafka's handler.
+        Blanks around entries and empty entries are accepted, duplicates count once, and ids beyond a signed 32-bit
+        integer are refused, as by Kafka's handler.
         """
         entries = [stripped for entry in text.split(",") if (stripped := entry.strip(_BLANKS))]
         if entries == ["*"]:

@@ -34,10 +34,9 @@ class _Unnamed:
 
 
 class TopicNames:
-    """Names of topics by id (16 bytes), from the cluster's metadata; both sides share one. Not thread-safe.
+    """Names of topics by id (16 bytes), from the cluster's metadata; both sides share one.
 
-    At most `max_ids` ids are kept with a name, and as many without; those not looked up for longest are dropped. The
-    name of a deleted topic stays until then, as fetches may still be under way. `clock` gives monotonic seconds.
+    At most `max_ids` ids are kept with a name, and as many without; those not looked up for longest are dropped.
     """
 
     def __init__(self, clock: Callable[[], float], max_ids: int = MAX_IDS) -> None:

@@ -28,10 +28,7 @@ class LinkAccounts:
         self._due: float = 0  # bytes of those that are to arrive as soon as there is room
 
     def reserve(self, sizes: Bytes, reserved: Bytes | None = None) -> Bytes:
-        """Set aside `sizes` for a fetch, beside what is `reserved` for it. Returns all that is set aside for it then.
-
-        It is to be handed over or counted as sent later.
-        """
+        """Set aside `sizes` for a fetch, beside what is `reserved` for it. Returns all that is set aside then."""
         total = dict(reserved or {})
         for ledger, size in sizes.items():
             self._of(ledger).reserve(size)
@@ -84,10 +81,7 @@ class LinkAccounts:
         return min(rooms, default=math.inf)
 
     def longest_wait(self) -> float:
-        """Return how long bytes are held back at most (seconds).
-
-        All links together then take half of the quota, however many they are.
-        """
+        """Return how long bytes are held back at most (seconds): all links together then take half of the quota."""
         waits = [2 * ledger.waiting_links * LEAST_BYTES / ledger.rate for ledger in self._accounts if ledger.rate]
         return max(LONGEST_WAIT_SECONDS, *waits) if waits else LONGEST_WAIT_SECONDS
 

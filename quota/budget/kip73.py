@@ -1,8 +1,7 @@
 """The `kip73` policy: KIP-73's optimistic quota, as Kafka's ReplicationQuotaManager keeps it.
 
 Bytes are recorded after they have passed. Throttled partitions wait while the measured rate is above the quota, so a
-whole response can slip through each time the rate falls below. That is the KIP's own behaviour, for those who want it.
-Nothing is reserved, and no link waits in line.
+whole response can slip through each time it falls below. Nothing is reserved, and no link waits in line.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ RETRY_MAX_SECONDS: Final = 1.0
 
 
 class Kip73Quota(Quota):
-    """A quota by the rate that `measured` has sampled.
-
-    `window_size_seconds` is how long one of its samples is (`replication.quota.window.size.seconds`).
-    """
+    """A quota by the rate that `measured` has sampled, in samples of `window_size_seconds`."""
 
     policy: ClassVar[Policy] = "kip73"
     reserves: ClassVar[bool] = False
@@ -47,10 +43,8 @@ class Kip73Quota(Quota):
         self._window_size_seconds = window_size_seconds
 
     def is_exceeded(self, now: float) -> bool:
-        """Whether the measured rate is above the quota; a rate equal to it is not.
-
-        At a quota of 0 it always is. Kafka lets a response through at 0 whenever its samples have run empty, but a user
-        who sets 0 asked for none.
+        """Whether the measured rate is above the quota; at 0 it always is, though Kafka lets a response through now and
+        then.
         """
         if self.rate is None:
             return False
@@ -59,11 +53,7 @@ class Kip73Quota(Quota):
         return self.measured.rate() > self.rate or not self.rate
 
     def offer(self, ask: Ask, now: float) -> Offer:
-        """Offer what the quota allows in the time of one sample.
-
-        KIP-73's samples work only if answers are smaller than the quota's window (its Q&A): whole answers of 10 MB at a
-        quota of 1 MB/s let 1.8 x the quota through.
-        """
+        """Offer what the quota allows in the time of one sample: KIP-73's samples work only if answers are smaller."""
         if self.is_exceeded(now):
             return Offer(self, self._retry_at(now))
         return Offer(self, now, math.inf if self.rate is None else self.rate * self._window_size_seconds)
@@ -72,9 +62,6 @@ class Kip73Quota(Quota):
         return Verdict(True, offer.ready)
 
     def _retry_at(self, now: float) -> float:
-        """Return when the quota may be exceeded no longer (clock seconds): in 0.1 s at the earliest, 1.0 at the latest.
-
-        Example: 150 bytes at a quota of 100 a second are in order 1.5 s after the first of them.
-        """
+        """Return when the quota may be exceeded no longer (clock seconds): in 0.1 s at the earliest, 1.0 at most."""
         falls_at = self.measured.falls_to(self.rate) if self.rate else math.inf
         return min(max(falls_at, now + RETRY_MIN_SECONDS), now + RETRY_MAX_SECONDS)

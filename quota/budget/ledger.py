@@ -1,21 +1,12 @@
 """The `strict` policy's ledger: bytes are reserved before they go, settled afterwards, and an excess is debt.
 
 It promises, at every instant: bytes sent in the last second + bytes reserved and not yet answered <= 1.04 x quota + one
-batch. What a batch takes beyond the budget is carried as debt, so the long-run mean keeps to the quota.
-
-Two bounds work together. The *window* remembers what was sent in the last second; the promise rests on it. (A token
-bucket would let its burst through on top of a second's worth of tokens.) The *credit* grows at the quota's rate up to a
-quarter of a second's worth. It spreads the bytes evenly over the second, and holds debt until it is paid.
+batch. The *window* remembers what was sent in the last second; the promise rests on it. The *credit* grows at the
+quota's rate up to a quarter of a second's worth: it spreads the bytes evenly, and holds debt until it is paid.
 
 Bytes that are *held back* were granted, and cannot arrive yet: the relay keeps them for a slow follower, or the answer
-waits at its leader. They take nothing of window and credit until `Account.let_arrive` says that they may come.
-
-*Exempt* bytes are those of in-sync replicas: no quota can stop them, but they count. What they owe is kept apart, as it
-is a second of quota at most.
-
-A quota that changes has the same ledger: debt is in bytes, and is paid at the rate that is in force.
-
-Each link reserves through an `Account`. Closing the account gives back everything that the link held.
+waits at its leader. They take nothing of window and credit. *Exempt* bytes are those of in-sync replicas: no quota can
+stop them, but they count. What they owe is kept apart, as it is a second of quota at most.
 """
 
 from __future__ import annotations
@@ -55,9 +46,8 @@ class StrictLedger:
         self._wanted_until = -math.inf
 
     def set_rate(self, rate: int | None) -> None:
-        """Put another quota in force at once.
-
-        No debt is forgiven: a rate may change each second. But exempt bytes owe no more than a second of the new one.
+        """Put another quota in force at once. No debt is forgiven, but exempt bytes owe no more than a second of the
+        new one.
         """
         self._advance(self._clock())
         if self.rate is None:
@@ -96,10 +86,7 @@ class StrictLedger:
         return self._credit_at + max(0.0, missing) / self.rate if self.rate else math.inf
 
     def room_at(self, size: float) -> float:
-        """Return the time at which `room` reaches `size` if nothing else is sent; inf at rate 0.
-
-        A size larger than the window fits when the window is empty.
-        """
+        """Return when `room` reaches `size`, or the window is empty, if nothing else is sent; inf at rate 0."""
         now = self._clock()
         missing = min(size, self._limit()) - self.room() - _EPSILON_BYTES
         if not self.rate:
@@ -115,8 +102,7 @@ class StrictLedger:
     def want(self, *, is_waited_for: bool = False) -> None:
         """Note that a link wants budget. After a second without anyone wanting or sending, the credit begins at 0.
 
-        Credit that gathered in an idle time would come as a burst on top of the first second's quota. Credit that
-        gathers while links stand in line (`is_waited_for`) stays, even if the one that waited has left since.
+        Else it would come as a burst on top of the first second's quota. What links in line wait for stays.
         """
         now = self._clock()
         self._advance(now)
@@ -134,8 +120,7 @@ class StrictLedger:
     def hand_over(self, reserved: int, used: int) -> None:
         """Settle an answer: `used` bytes were sent against `reserved`. The rest is given back; an excess is debt.
 
-        The bytes sent stay reserved until `confirm`: the follower has not received them yet. At rate 0 there is no
-        debt, for nothing would pay it.
+        The bytes sent stay reserved until `confirm`. At rate 0 there is no debt, for nothing would pay it.
         """
         self._advance(self._clock())
         self.reserved += used - reserved
@@ -150,11 +135,7 @@ class StrictLedger:
         self._send(now, used)
 
     def charge(self, size: int) -> None:
-        """Count exempt bytes: those of in-sync replicas, which no quota can stop.
-
-        They owe at most one window of quota. Otherwise an hour of produce traffic above the quota would starve a move
-        for hours.
-        """
+        """Count exempt bytes. They owe at most one window of quota: an hour of writes would starve a move for hours."""
         now = self._clock()
         self._advance(now)
         there = min(size, max(0.0, self._credit))

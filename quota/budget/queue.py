@@ -1,7 +1,6 @@
 """The line of links that want the same budget: urgent ones first, then each replica in turn.
 
-Turns go by bytes and by replica (start-time fair queueing): the replica that had fewer bytes goes first. A follower
-with twenty connections gets no more than one with a single connection.
+Turns go by bytes and by replica (start-time fair queueing), however many connections a follower has.
 """
 
 from __future__ import annotations
@@ -50,11 +49,8 @@ class _Claim:
 class BudgetQueue:
     """Links that found too little budget, in the order of their turns, each with the bytes that it waits for.
 
-    A link may take only what those ahead of it leave, so one that polls often cannot starve one that polls seldom.
-    Urgent links stand ahead of all others, but for FLOOR's part of the bytes.
-
-    A claim lapses when its link does not come back for it, so a stuck peer blocks no one. Its place is kept a while
-    longer: links that come back seldom would otherwise be overtaken each time.
+    A link may take only what those ahead of it leave. Urgent links stand ahead, but for FLOOR's part of the bytes. A
+    claim lapses when its link does not come back for it; its place is kept a while longer.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -78,9 +74,8 @@ class BudgetQueue:
     def ahead_of(
         self, link: Hashable, *, replica: Hashable = None, is_urgent: bool = False, turn: float = math.inf
     ) -> float:
-        """Return the bytes claimed by the links ahead of `link`, or ahead of the place that it would get.
-
-        `turn` is as in `wait`.
+        """Return the bytes claimed by the links ahead of `link`, or ahead of the place that it would get. `turn` as in
+        `wait`.
         """
         self._sort(link)
         own = self._claims.get(link)
@@ -122,14 +117,10 @@ class BudgetQueue:
         turn: float = math.inf,
         share: float | None = None,
     ) -> None:
-        """Keep `link`'s place, or give it one after what its replica waits for already.
+        """Keep `link`'s place until `until` (clock), or give it one after what its replica waits for already.
 
-        The claim lapses at `until` (clock). `share` is what its turn takes in bytes, where that is not `size`: a large
-        batch goes when there is credit for a part of it.
-
-        `turn` is what one turn of the link takes now, in bytes. Shares shrink as the line grows. What a replica had in
-        earlier, larger shares counts against it as one turn of `turn` bytes; counted in full, it would cost several
-        rounds.
+        `share` is what its turn takes in bytes, where that is not `size`. `turn` is what one turn of the link takes
+        now: what a replica had in earlier, larger shares counts against it as one turn of that size.
         """
         claim = self._claims.get(link)
         if claim is None:
@@ -169,10 +160,7 @@ class BudgetQueue:
             self._owed += size * FLOOR / (1 - FLOOR)
 
     def settle(self, replica: Hashable, more: int) -> None:
-        """Note that a turn brought `more` bytes than it was given, or less where that is negative.
-
-        A batch comes whole for a smaller turn, where there is room for it. Where there is none nothing comes.
-        """
+        """Note that a turn brought `more` bytes than it was given, or less where that is negative."""
         if replica in self._finished:
             self._finished[replica] += more
 

@@ -1,7 +1,6 @@
 """The interface of a quota: one limit on the bytes of a side's replicas.
 
-Bytes may belong to several quotas; a grant has to fit in all of them, and is reserved in all. The policy decides how a
-quota works: `strict` reserves before the bytes go, `kip73` measures what went, as Kafka does.
+Bytes may belong to several quotas; a grant has to fit in all of them, and is reserved in all.
 """
 
 from __future__ import annotations
@@ -80,10 +79,7 @@ class Part(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True):
-    """Whether a part may be granted now (`fits`).
-
-    If not: a smaller part of `spend` bytes may be granted now, or, where `spend` is None, none before `ready`.
-    """
+    """Whether a part may be granted now (`fits`). If not: one of `spend` bytes may, or None: none before `ready`."""
 
     fits: bool
     ready: float

@@ -1,8 +1,4 @@
-"""A rate over a window of samples, exactly as Kafka measures `byte-rate` for KIP-73.
-
-Source: SimpleRate.java and SampledStat.java in org.apache.kafka.common.metrics.stats. ReplicationQuotaManager uses them
-with `replication.quota.window.num` samples of `replication.quota.window.size.seconds`.
-"""
+"""A rate over a window of samples, exactly as Kafka measures `byte-rate` for KIP-73 (SimpleRate.java)."""
 
 from __future__ import annotations
 
@@ -23,14 +19,11 @@ class _Sample:
 
 
 class SimpleRate:
-    """Units per second over the last `samples` windows of `window_seconds`.
+    """Units per second over the last `samples` windows of `window_seconds`: their sum by the time since the oldest
+    began.
 
-    The rate is the sum of the samples kept, divided by the time since the oldest of them began. Where less than one
-    window has gone by, it is divided by one window: Kafka's fixed first window, so that the first bytes do not look
-    like a high rate.
-
-    `clock` gives monotonic seconds. Internally times are whole milliseconds as in Kafka: sums of float seconds drift,
-    and a sample would end one event too early or too late.
+    Where less than one window has gone by, it is divided by one: Kafka's fixed first window. Times are whole
+    milliseconds as in Kafka: sums of float seconds drift, and a sample would end one event too early or too late.
     """
 
     __slots__ = ("_clock", "_expire_ms", "_samples", "_window_ms")
@@ -62,10 +55,8 @@ class SimpleRate:
         return total / (elapsed_ms / 1000)
 
     def falls_to(self, bound: float) -> float:
-        """Return the earliest clock time (seconds) at which the rate may have fallen to `bound` (> 0) units per second.
-
-        It is exact if no sample leaves the window before. Otherwise it is the time at which the next sample leaves,
-        when to ask again. It is never later than the true time, provided that nothing more is recorded.
+        """Return the earliest clock time (seconds) at which the rate may have fallen to `bound` (> 0), or when to ask
+        again.
         """
         now_ms = self._now_ms()
         total, elapsed_ms = self._measure(now_ms)
@@ -78,9 +69,8 @@ class SimpleRate:
     def _measure(self, now_ms: int) -> tuple[int, int]:
         """Return the sum of the samples in the window, and the milliseconds that it is spread over.
 
-        Two rules of Kafka's make the result depend on when it is asked for. A sample older than the whole window is set
-        back to zero and begins now, and may be the oldest for a later measurement. And the first look at an empty rate
-        begins its first sample.
+        It changes state, as in Kafka: a sample older than the whole window is set back to zero and begins now, and the
+        first look at an empty rate begins its first sample.
         """
         samples = self._samples
         if not samples:

@@ -1,9 +1,6 @@
-"""Carries a plan out.
+"""Carries a plan out. Only here does a fetch reserve bytes, stand in a line, change its sessions and get counted.
 
-Only here does a fetch reserve bytes, take a place in a quota's line, change its sessions and get counted.
-
-Bytes are reserved through accounts that the end of the link closes. So an exception at any point leaves nothing
-reserved.
+Bytes are reserved through accounts that the end of the link closes, so an exception leaves nothing reserved.
 """
 
 from __future__ import annotations
@@ -105,12 +102,9 @@ def _granted(view: FetchView, plan: FetchPlan) -> InFlight:
 def _empty_answer(state: LinkState, request: FetchRequest) -> Steps[bytes]:
     """Encode an answer with nothing new in it.
 
-    To an incremental fetch that is an empty response: no partition has changed.
-
-    To a full fetch an empty response with throttle_time_ms > 0 is legal too (KIP-219), and states nothing that is not
-    true. But from v8 on it mutes the follower, and a follower without KAFKA-17455 then waits for
-    replica.socket.timeout.ms (30 s) before it asks again. So from v8 on, and in v0 (which has no such field), every
-    partition behind gets an empty entry.
+    To an incremental fetch that is an empty response. To a full one it is legal with throttle_time_ms > 0 (KIP-219);
+    but from v8 on that mutes the follower, and one without KAFKA-17455 then waits for replica.socket.timeout.ms (30 s).
+    So from v8 on, and in v0 (without that field), every partition behind gets an empty entry.
     """
     version, correlation_id = request.header.api_version, request.header.correlation_id
     if state.sessions.is_incremental:
@@ -158,7 +152,7 @@ def _forward(
 ) -> Steps[Decision]:
     """Ask the leader for `grants`, for `asked` with 0 bytes, and for all that does not wait.
 
-    Where the request is a full one, its answer needs an entry for every partition: those left out get an empty one.
+    A whole answer has an entry for every partition, so those left out get an empty one.
     """
     side, row, sessions = state.throttle, fetch_version(request.header.api_version), state.sessions
     partitions = state.partitions
@@ -212,8 +206,7 @@ def _forward(
 class Inclusion:
     """Says what passes of each partition with records in the answer, on the leader's side: no more than was granted.
 
-    What the broker returns above a grant is taken out (`weir.protocol.take_out`), and the batch's exact size is known
-    from then on. So a grant needs no guess at what may come, and asking for 0 bytes brings 0 bytes.
+    What the broker returns above it is taken out (`weir.protocol.take_out`), and the batch's exact size is then known.
     """
 
     __slots__ = ("_fetch", "_state")

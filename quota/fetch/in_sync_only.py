@@ -1,7 +1,6 @@
 """One connection's fetches after the throttle failed on it again and again: what is in sync passes, and nothing else.
 
-A bug may neither lift a quota nor break replication. So nothing here depends on budgets, lists or the cluster: only
-offsets count. It is meant to be too simple to fail.
+A bug may neither lift a quota nor break replication. So only offsets count here: it is meant to be too simple to fail.
 """
 
 from __future__ import annotations
@@ -33,10 +32,7 @@ _PARTITIONS_PER_STEP: Final = 1_000
 
 
 class InSyncOnly:
-    """Is used as a ReplicaLink is. `clock` gives monotonic seconds.
-
-    It keeps no fetch sessions, so each request lists everything, and another link can go on after any of them.
-    """
+    """Is used as a ReplicaLink is. It keeps no fetch sessions, so each request lists everything."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -1,8 +1,6 @@
 """What a replica fetch says: which partitions its follower asks for, from which offset each, and which are gone.
 
-A whole request lists every partition that its follower wants. An incremental one, in a fetch session (v7+), lists only
-those that changed; the work to take it in grows with these, not with the session. A request of tens of thousands of
-topics is taken in by steps, and other links are served between two steps.
+A whole request lists every partition that its follower wants, an incremental one (v7+) only those that changed.
 """
 
 from __future__ import annotations
@@ -141,10 +139,7 @@ def _take_entries(
     stride: int,
     now: float,
 ) -> None:
-    """Take in entries of v7 and later, and keep each as it came.
-
-    The leader may need an entry again that its follower did not repeat.
-    """
+    """Take in entries of v7 and later, and keep each: the leader may need one that its follower did not repeat."""
     partitions, touched = topic.partitions, link.sessions.touched
     start = 0
     for partition, leader_epoch, fetch_offset, max_bytes in changes:
@@ -174,7 +169,7 @@ def _take_entries(
 def _checked(link: LinkPartitions, partition: int, fetch_offset: int, max_bytes: int) -> int:
     """Return the bytes to ask for. At a leader without a sidecar 0 bytes bring a batch, as 1 byte does.
 
-    Refuses values that no follower sends. A negative size would lend bytes to the budget instead of taking some.
+    Refuses values that no follower sends: a negative size would lend bytes to the budget.
     """
     if max_bytes < 0 or fetch_offset < 0 or partition < 0:
         reason = f"partition {partition} is asked for from offset {fetch_offset} with {max_bytes} bytes"

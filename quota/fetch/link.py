@@ -23,25 +23,19 @@ _NO_ERROR = ResponseHead()
 
 
 class ReplicaLink(LinkState):
-    """One follower's fetches from one leader over one connection.
+    """One follower's fetches from one leader over one connection. One request is forwarded at a time.
 
-    - `plan` decides about a request; `settle` takes in the answer. One request is forwarded at a time.
-    - `abandon` gives up on the answer still to come; `close` ends the link.
-    - `plan_steps` and `settle_steps` do the same in steps; only one of them may be under way at a time.
+    `plan_steps` and `settle_steps` do as `plan` and `settle` in steps; only one of them may be under way at a time.
     """
 
     def plan(self, request: FetchRequest, held_seconds: float = 0.0) -> Decision:
-        """Decide about `request`, which this hop has held back for `held_seconds` so far.
-
-        Raises TooManyPartitions where the follower asks for more partitions than one link keeps.
+        """Decide about `request`, held back for `held_seconds` so far. Raises TooManyPartitions beyond what a link
+        keeps.
         """
         return at_once(self.plan_steps(request, held_seconds))
 
     def plan_steps(self, request: FetchRequest, held_seconds: float = 0.0) -> Steps[Decision]:
-        """Do the same as `plan` in steps of a few milliseconds.
-
-        Between two of them the link may be closed, but not used.
-        """
+        """Do the same as `plan` in steps of a few milliseconds. Between two the link may be closed, but not used."""
         if held_seconds == 0.0:
             self.is_taken_in = False
         if not self.is_taken_in:
@@ -93,17 +87,11 @@ class ReplicaLink(LinkState):
         fetch.reserved = self.accounts.arrive(fetch.reserved, size)
 
     def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> None:
-        """Take in the answer awaited, which has passed whole.
-
-        `topics` is what the leader sent in it, under `head`.
-        """
+        """Take in the answer awaited, which has passed whole: what the leader sent, under `head`."""
         at_once(self.settle_steps(topics, head))
 
     def settle_steps(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> Steps[None]:
-        """Do the same as `settle` in steps.
-
-        The fetch is in flight until the last one: a link that ends gives back its bytes.
-        """
+        """Do the same in steps. The fetch is in flight until the last one: a link that ends gives back its bytes."""
         fetch = self.in_flight
         if fetch is None:
             raise RuntimeError("an answer is settled that no fetch awaits")
@@ -114,20 +102,14 @@ class ReplicaLink(LinkState):
         self.in_flight = None
 
     def abandon(self) -> None:
-        """Give up on the answer still to come.
-
-        Reserved bytes may have been sent in part, so all of them count as sent.
-        """
+        """Give up on the answer still to come. It may have been sent in part: what is reserved counts as sent."""
         self.accounts.confirm()
         fetch, self.in_flight = self.in_flight, None
         if fetch is not None:
             self._count_as_sent(fetch)
 
     def release_if_stuck(self) -> None:
-        """Count as sent what a stuck peer has not taken: others get the budget before its connection is closed.
-
-        Bytes that are held back from a slow follower have not been sent, and will count when they are.
-        """
+        """Count as sent what a stuck peer has not taken: others get the budget before its connection is closed."""
         now = self.throttle.clock()
         is_slow = self.on_way < math.inf
         if now - self.moved_at >= STUCK_SECONDS:

@@ -1,8 +1,7 @@
 """The order in which one link's partitions catch up. No broker can choose one.
 
-Under one quota Kafka feeds all partitions that are behind in turn, so all of them are in sync only at the very end.
 *Urgent first* feeds partitions below their min ISR first, then those with the fewest bytes to go. The bytes are the
-same, but partitions get in sync one after the other: the mean time to that falls towards half.
+same as in turn, but partitions get in sync one after the other: the mean time to that falls towards half.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ class _Turn:
 class GrantQueue:
     """The partitions of one link that wait for a grant. It iterates in turn, from the one that had the fewest bytes on.
 
-    Turns go by start-time fair queueing. A partition that an earlier hop leaves out for a while returns to its old
-    place. At the end of the queue it would come after partitions that are never left out, each time anew.
+    One that an earlier hop leaves out for a while returns to its old place: else it would come last, each time anew.
     """
 
     __slots__ = (
@@ -158,9 +156,8 @@ class GrantQueue:
         return takewhile(lambda one: (one.topic.name, one.partition) in under_min_isr, self._ranked)
 
     def _stalls(self, replica: ReplicaPartition) -> bool:
-        """Whether its last grant brought nothing.
-
-        Others then go before it, and FLOOR's part of the bytes tries it again.
+        """Whether its last grant brought nothing: others then go before it, and FLOOR's part of the bytes tries it
+        again.
         """
         turn = self._turns.get(replica)
         return turn is not None and turn.granted_offset == replica.fetch_offset
@@ -168,10 +165,7 @@ class GrantQueue:
     # What became of it
 
     def granted(self, grants: Sequence[Grant], reserved: int, *, by_turns: bool) -> None:
-        """Note grants, and the bytes reserved for them (0 where the policy reserves none).
-
-        The next turn of each comes when all others have had as much.
-        """
+        """Note grants, and the bytes reserved for them (0 where the policy reserves none): others are next."""
         self._last = reserved or sum(cap for _, cap in grants)
         if self._side.settings.order == "round-robin":
             self._owed = 0.0  # every grant goes by turns, so there is no floor to pay
@@ -190,10 +184,8 @@ class GrantQueue:
             self._waiting[replica] = None
 
     def brought_some(self, replica: ReplicaPartition, more: int) -> None:
-        """Note that an answer had records of a partition, `more` bytes than it was granted.
-
-        The first partition with data returns a whole batch, however small its grant was. Example: a grant of 135 KB
-        brings 900 KB. Were 135 KB counted, its next turn would come when others had a seventh of that.
+        """Note that an answer had records of a partition, `more` bytes than it was granted: a whole batch for a small
+        cap.
         """
         turn = self._turns.get(replica)
         if turn is not None and more:
@@ -207,10 +199,7 @@ class GrantQueue:
             turn.granted_offset = UNKNOWN_OFFSET
 
     def brought_nothing(self, replica: ReplicaPartition) -> None:
-        """Let a partition come behind all others: the answer to its grant had no records of any partition.
-
-        The next hop may let nothing of it through at all.
-        """
+        """Let a partition come behind all others: the next hop may let nothing of it through at all."""
         if (turn := self._turns.get(replica)) is not None:
             turn.begin = self._furthest
             self._is_sorted = False

@@ -24,10 +24,7 @@ ABSENT_SECONDS = 15.0
 
 
 class LinkPartitions:
-    """All partitions that one connection's follower asks for.
-
-    Every change goes through this class, so its counts stay right.
-    """
+    """All partitions that one connection's follower asks for. Every change goes through this class."""
 
     def __init__(self, side: SideState, sessions: FetchSessions, peer: int) -> None:
         self.side = side
@@ -164,12 +161,9 @@ class LinkPartitions:
     def set_aside(self, topic: ReplicaTopic, partition: int, now: float) -> None:
         """Take away a partition that the follower does not ask for now, and remember it for a while.
 
-        The follower's own sidecar leaves out what its quota has no room for, and asks for it again soon. By the high
-        watermark that was told, the partition is then known to be behind, without an offset probe.
-
-        An empty entry made with that high watermark does no harm. What a follower has below a high watermark is
-        committed, so the same value applied again changes nothing. A follower whose log was cut meanwhile comes back
-        with an earlier offset or another leader epoch, and then the high watermark is dropped.
+        The follower's own sidecar leaves out what its quota has no room for, and asks for it again soon: it is then
+        known to be behind without an offset probe. One whose log was cut meanwhile comes back with an earlier offset or
+        another leader epoch, and then the high watermark is dropped.
         """
         replica = topic.partitions.pop(partition)
         topic.lag.leave(partition, now)
@@ -210,11 +204,7 @@ class LinkPartitions:
         self.asker.close()
 
     def free(self) -> Steps[None]:
-        """Drop all partitions a few at a time, so that each is freed at once.
-
-        A topic and its partitions refer to each other. Left as they are, only Python's collector would find them, in a
-        look at everything.
-        """
+        """Drop all partitions a few at a time: topics and partitions refer to each other."""
         topics = self.topics
         self.topics, self.absent, self.queue, self.failed = {}, {}, GrantQueue(self.side), []
         self.behind_count = self.unknown_count = self.count = 0
@@ -231,10 +221,7 @@ class LinkPartitions:
     # Who waits
 
     def reclassify_when_due(self, now: float) -> Steps[None]:
-        """Classify every partition anew where the answer to "throttled?" or "in sync?" may have changed.
-
-        Done in steps.
-        """
+        """Classify every partition anew where "throttled?" or "in sync?" may have changed. Done in steps."""
         generation = self.side.generation
         if self._generation == generation:
             return
@@ -265,13 +252,10 @@ class LinkPartitions:
                 self.sessions.touch(replica)
 
     def classify(self, replica: ReplicaPartition) -> None:
-        """Find out whether a partition needs budget.
+        """Find out whether a partition needs budget: not in sync, and not where it had lately reached the high
+        watermark.
 
-        It needs none in sync: its fetch offset has reached the high watermark last reported, or had done so lately (see
-        `ReplicaPartition.keep_in_sync`).
-
-        The cluster's ISR decides nothing: it may be old, or of a replica that was deleted and made anew since. Where no
-        high watermark is known, an offset probe has the leader tell it within a round trip.
+        The cluster's ISR decides nothing: it may be old, or of a replica that was deleted and made anew since.
         """
         if replica.is_in_sync(self.side.clock()) or replica.partition not in replica.topic.throttled:
             self.place(replica, behind=False, unknown=False)
@@ -281,10 +265,7 @@ class LinkPartitions:
             self.place(replica, behind=True, unknown=False)
 
     def fail(self, replica: ReplicaPartition) -> None:
-        """Note that a partition without a known high watermark was answered with an error: this fetch is done with it.
-
-        The next fetch that asks for it does not know whether it is in sync either.
-        """
+        """Note an error in place of the first high watermark: the fetch under way is done with this partition."""
         self.place(replica, behind=False, unknown=False)
         self.failed.append(replica)
 
@@ -328,8 +309,7 @@ class LinkPartitions:
     def leave_out(self, granted: Sequence[ReplicaPartition] = ()) -> None:
         """Note that a fetch leaves out every partition behind but those in `granted`.
 
-        This costs nothing for each partition left out: one counter of the link grows, and each knows where it began
-        (`left_out_from`).
+        One counter of the link grows, and each partition knows where it began (`left_out_from`).
         """
         left_out = self.behind_count
         self.left_out_count += 1

@@ -1,18 +1,11 @@
 """Decides which partitions one replica fetch may take along, and what becomes of the others.
 
 Kafka's rule holds on both sides: a partition is left out when it is throttled, not in sync, and the quota is exceeded.
-Unlike Kafka, weir asks the quota before the bytes are sent. Each partition that waits gets one of four treatments:
+Unlike Kafka, weir asks the quota before the bytes are sent. Each partition that waits is *granted* (in the request with
+a cap), *asked* (with 0 bytes, behind a granted one), *left out* (an empty entry is appended to the answer), or the
+whole request is *held*.
 
-- *granted*: in the request with a cap, after everything that is not throttled. Where the latter fills every answer,
-  grants go in front of it for a while;
-- *asked*: in the request with partition_max_bytes 0, after a granted one that has data. The leader itself then answers
-  with true offsets and errors;
-- *left out*: not in the request; an empty entry is appended to the answer. Only where nothing is granted while other
-  partitions cannot wait;
-- *held*: the whole request waits, as every partition of it would be left out.
-
-`plan` reads the link and what its quotas offer, and returns a value. It changes nothing: `weir.quota.fetch.commit`
-carries the plan out.
+`plan` reads the link and what its quotas offer, live, and returns a value. It changes nothing: `commit` carries it out.
 """
 
 from __future__ import annotations
@@ -83,10 +76,7 @@ class Action(Enum):
 
 
 class FetchView(Struct):
-    """One fetch, and what its plan depends on. Times are clock seconds.
-
-    The link's state is read live, and so is the order: nothing changes them while a plan is made.
-    """
+    """One fetch, and what its plan depends on (clock seconds). The link is read live: nothing changes it meanwhile."""
 
     state: LinkState
     request: FetchRequest
@@ -118,8 +108,7 @@ class FetchView(Struct):
     def most_offered(self) -> int | None:
         """How many bytes the leader's side may divide among all that is granted; None where each grant has its own.
 
-        Example: 16 partitions are granted 120 KB each, and the answer's max_bytes is 120 KB. Records in sync would use
-        up some of these, so a link with such records has a cap for each grant.
+        Records in sync would use up some of them, so a link with such records has a cap for each grant.
         """
         is_bounded = self.request.header.api_version >= LEAST_WHOLE_VERSION and len(self.offers) == 1
         if not is_bounded or not self.ask.is_lent or self.ask.is_live:
@@ -149,10 +138,7 @@ class FetchView(Struct):
 
 
 def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: float) -> FetchView:
-    """Bring what depends on time up to date, and return what a plan for `request` depends on.
-
-    The order ranks every partition that waits, so it is made only where a grant is possible.
-    """
+    """Bring what depends on time up to date, and return what a plan for `request` depends on."""
     side, partitions = state.throttle, state.partitions
     queue, ends = partitions.queue, partitions.ends
     by_turns, next_batch, is_urgent = True, 0, False
@@ -289,8 +275,7 @@ def fill(
 ) -> tuple[tuple[Grant, ...], dict[Quota, Part]]:
     """Grant partitions in the catch-up order for about what `spends` allow, and at least one.
 
-    The grants are never worth more than one answer may hold. A partition that the answer has no room for would look as
-    if it had no data. A partition is passed over where one of its quotas has nothing to spend.
+    Never more than one answer may hold: a partition without room in it would look as if it had no data.
     """
     if (shared := view.most_offered) is not None:
         return _offered(view, shared)
@@ -338,10 +323,9 @@ def fill(
 
 
 def _offered(view: FetchView, most: int) -> tuple[tuple[Grant, ...], dict[Quota, Part]]:
-    """Grant `most` bytes to each of the first partitions in the order. The answer's max_bytes bounds all together.
+    """Grant `most` bytes to each of the first partitions; the answer's max_bytes bounds all together.
 
-    The leader's side has quotas of its own. If one partition was chosen here, the leader's quota of that one would bind
-    while those of others are left unused.
+    The leader's side has quotas of its own. A single choice made here would leave those of other partitions unused.
     """
     grants = tuple([(one, min(most, one.max_bytes)) for one in islice(view.order, MOST_OFFERED)])
     size = max(min(most, sum([cap for _, cap in grants])), view.ask.next_batch)
@@ -368,8 +352,7 @@ def _keep_scarcest(
 ) -> None:
     """Leave what a partition's scarcest quota has to it, where its other quotas have enough in a moment.
 
-    Else partitions of one quota each would take turns with either, and it would never find both at once. `awaited` are
-    the quotas that earlier partitions wait for: these take what comes first.
+    Else partitions of one quota each would take turns with either. `awaited`: what earlier partitions wait for.
     """
     quotas = sorted(replica.quotas, key=_rate)
     missing = [quota for quota in quotas if quota not in purses]
@@ -408,8 +391,8 @@ def _granted(
 def _asks_all(view: FetchView) -> bool:
     """Whether everything that is not granted goes along with 0 bytes.
 
-    A whole fetch does so each time. An incremental one does so as soon as half of the time before the next offset probe
-    is over, so that none has to go alone.
+    A whole fetch does so each time, an incremental one as soon as half of the time before the next offset probe is
+    over.
     """
     sessions, since = view.state.sessions, view.state.unanswered_since
     if not sessions.is_incremental or sessions.is_asked_for_offsets:
@@ -418,10 +401,9 @@ def _asks_all(view: FetchView) -> bool:
 
 
 def _min_bytes(view: FetchView, grants: Iterable[Grant], parts: Mapping[Quota, Part]) -> int:
-    """Return the min_bytes of a fetch with grants. Beside live traffic it is one byte more than they can bring.
+    """Return the min_bytes of a fetch with grants: beside live traffic one byte more than they can bring.
 
-    With min_bytes 1 the grants would come back at once. A live record written meanwhile would then wait for the next
-    answer. With one byte more, both come together.
+    With min_bytes 1 a live record that is written meanwhile would wait for the next answer.
     """
     if not view.ask.is_live or view.partitions.unknown_count:
         return _AT_ONCE

@@ -1,9 +1,4 @@
-"""KIP-74: a cap on the bytes that one replica fetch returns.
-
-From v3 on the request has a field for it, max_bytes: the leader fills partitions in the request's order up to it, and
-the first one with data returns at least one whole batch. Below v3 there is none, so whole partitions take turns: the
-others are asked for with 0 bytes.
-"""
+"""KIP-74: a cap on the bytes that one replica fetch returns. Below v3, without a field, partitions take turns."""
 
 from __future__ import annotations
 

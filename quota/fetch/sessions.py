@@ -1,11 +1,8 @@
 """The two fetch sessions of a link (KIP-227): one with its follower, kept as a broker would, and one with its leader.
 
-The follower's session has everything that it asks for. The leader's has what is not throttled and what is granted at
-the moment; a partition that must wait is forgotten there. (If it stayed with partition_max_bytes 0, it would return a
-whole batch as soon as it came first.) So neither side sends a full fetch in the steady state, and no empty entry is
-made: an incremental answer may omit every partition without news.
-
-The leader's session has each partition exactly as the follower sent it last, but for partition_max_bytes.
+The follower's session has everything that it asks for. The leader's has what is not throttled, as it came, and what is
+granted at the moment; a partition that must wait is forgotten there. (With partition_max_bytes 0 it would return a
+whole batch as soon as it came first.) So neither side sends a full fetch in the steady state.
 """
 
 from __future__ import annotations
@@ -118,9 +115,8 @@ class FetchSessions:
         self.leader.answered(head.error_code, head.session_id)
 
     def head_patch(self, *, leaves_out: bool = False) -> Callable[[ResponseHead], ResponseHead] | None:
-        """Return a function that turns the head of the leader's response into the follower's; None below v7.
-
-        `leaves_out`: partitions were left out of the fetch, so its answer is not true for all (see LEFT_OUT_MS).
+        """Return what turns the head of the leader's response into the follower's; None below v7. `leaves_out`:
+        LEFT_OUT_MS.
         """
         if not self._has_sessions:
             return None
@@ -148,8 +144,7 @@ class FetchSessions:
     ) -> Steps[FetchRequest]:
         """Turn `request`, a whole one, into the link's own whole fetch to the leader. Below v7 it stays as it is.
 
-        `treated` are the partitions whose caps differ from the follower's. `leaves_out`: partitions behind are missing
-        in it.
+        `treated` are the partitions whose caps differ from the follower's. `leaves_out`: partitions behind are missing.
         """
         if not self._has_sessions:
             return request
@@ -185,9 +180,8 @@ class FetchSessions:
     ) -> Steps[FetchRequest]:
         """Turn the incremental `request` into the link's own: the leader gets what changed in its session.
 
-        Afterwards that session has what is not throttled, `grants`, and `asked` with 0 bytes. `partitions` are all that
-        the follower's session has. `grants_are_first`: if a new session begins, the grants are listed in front of all
-        else.
+        Afterwards that has what is not throttled of `partitions`, `grants`, and `asked` with 0 bytes.
+        `grants_are_first`: a new session begins with the grants.
         """
         capped = dict(grants)
         for number, replica in enumerate(asked, start=1):

@@ -39,11 +39,7 @@ _ERRORS_OF_NO_TOPIC: Final = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPI
 
 
 class Settlement:
-    """Takes in the answer to one fetch; made anew for each.
-
-    A long answer is taken in by slices. The budget is settled once, when the whole answer is known; until then the
-    fetch stays in flight and its bytes stay reserved.
-    """
+    """Takes in the answer to one fetch, by slices. The budget is settled once, when the whole answer is known."""
 
     def __init__(self, state: LinkState, fetch: InFlight, head: ResponseHead) -> None:
         self._state = state
@@ -148,11 +144,10 @@ class Settlement:
     def _note_barren(self) -> None:
         """Find out why granted partitions brought nothing.
 
-        - No partition has records: an earlier hop, or Kafka's own throttle, kept all of them. Nothing is learnt.
-        - Other partitions filled the answer: there was no room left.
-        - Else the cap was below one batch, and such a cap returns a batch only in the first partition with data. The
-          next grants go in front of other partitions. One that brings nothing there has nothing to give, or a later hop
-          has put a grant of its own in front of it: the next cap is larger.
+        Without any records an earlier hop, or Kafka's own throttle, kept all of them. Where others filled the answer,
+        there was no room. Else the cap was below one batch: the next grants go in front of other partitions, and one
+        that brings nothing there has nothing to give, or a later hop put a grant of its own in front: its next cap is
+        larger.
         """
         state, fetch, size = self._state, self._fetch, self._throttled + self._unthrottled
         state.grants_filled_answer = 2 * self._throttled >= fetch.max_bytes
@@ -191,11 +186,7 @@ class Settlement:
             state.most_beside_live = self._most_beside_live()
 
     def _most_beside_live(self) -> float:
-        """Return how much the link carries while a live record may wait, by the answer that is settled.
-
-        A link that grants fill has each fetch come late, and be granted what has gathered, which takes longer to pass,
-        and so on. So a record that is in sync waited 0.5 s on a link of 10 MB/s, of which a move used 7.
-        """
+        """Return how much the link carries while a live record may wait, by the answer that is settled."""
         fetch = self._fetch
         if fetch.answer_began_at is None:
             return math.inf
@@ -253,10 +244,9 @@ class Settlement:
             link.classify(replica)
 
     def _take_silence(self) -> Steps[None]:
-        """Keep the last known high watermark of partitions that an incremental answer omits.
+        """Keep the last known high watermark of partitions that an incremental answer omits: they have no news.
 
-        An omitted partition has no news, and a new leader epoch by itself is none. Otherwise the high watermark of a
-        partition at rest would never be known again, and every fetch would be an offset probe.
+        Else that of a partition at rest would never be known again, and every fetch would be an offset probe.
         """
         link = self._state.partitions
         for number, replica in enumerate(list(link.unknown())):
@@ -269,10 +259,7 @@ class Settlement:
 
 
 def _count_bytes(link: LinkPartitions, throttled: int, unthrottled: int, cut: int) -> None:
-    """Count record bytes of a link, by whether their partitions are throttled.
-
-    `cut` counts the bytes of both that belonged to batches cut at their end: the follower throws them away.
-    """
+    """Count record bytes of a link, and those `cut` of them: the end of a batch that the follower throws away."""
     stats = link.side.stats
     if throttled:
         stats.count_replication(link.counted_peer, True, throttled)

@@ -1,7 +1,6 @@
-"""What one link knows of each partition that its follower fetches.
+"""What one link knows of each partition that its follower fetches, over one connection and in one leader epoch.
 
-All of it belongs to one connection and one leader epoch, and nothing outlives the connection. The reason is that an
-empty entry with a stale high watermark could destroy a replica.
+Nothing outlives the connection: an empty entry with a stale high watermark could destroy a replica.
 """
 
 from __future__ import annotations
@@ -119,22 +118,18 @@ class ReplicaPartition:
     def keep_in_sync(self, since: int, until: float) -> None:
         """Have it count as in sync until then, from offset `since` on: it has caught up with that high watermark.
 
-        Kafka's leader (0.10.2 and later) waits for such a replica with its high watermark, whether or not the ISR has
-        it, until it was not caught up for `replica.lag.time.max.ms`. Producers with acks=all wait as long. What is
-        below the high watermark is committed, and no follower truncates it. One that goes back further may have been
-        deleted and made anew.
+        Kafka's leader (0.10.2 and later) waits for such a replica until it was not caught up for
+        `replica.lag.time.max.ms`, and so do producers with acks=all. One that goes back further may have been deleted
+        and made anew.
         """
         self.in_sync_from, self.in_sync_until = since, until
 
     def go_back(self, fetch_offset: int, in_sync_until: float, *, truncates: bool) -> None:
         """Drop the high watermark, as the fetch offset went back or a leader epoch may have begun.
 
-        A replica that had caught up with it counts as in sync until `in_sync_until`. But below
-        inter.broker.protocol.version 0.11 (before KIP-101; `truncates`) a follower then truncates to its own high
-        watermark, which is one fetch older than its leader's.
-
-        Example: the high watermarks told were 80, then 100, and the follower was at 105. From 100 on it counts as in
-        sync, and if it truncates from 80 on, as that explains no more than one step back.
+        What had caught up with it counts as in sync until `in_sync_until`. Followers that `truncate` (below 0.11,
+        KIP-101) go back to their own high watermark, one fetch older. Example: 80, then 100 were told, and the follower
+        was at 105. It counts as in sync from 100 on, and if it truncates from 80 on.
         """
         if self.has_caught_up:
             known = truncates and self.earlier_high_watermark != UNKNOWN_OFFSET
@@ -147,17 +142,13 @@ class ReplicaPartition:
     def forget_sync(self) -> None:
         """Forget what belonged to an earlier replica: this one is empty, so it was deleted and is moved here again.
 
-        The last batch of a log is mostly a smaller one. Remembered, it would make all sizes look uneven for the whole
-        move.
+        The last batch of a log is mostly smaller. Remembered, it would make sizes look uneven for the whole move.
         """
         self.in_sync_until = LONG_AGO
         self.batches = BatchSizes()
 
     def worth_asking(self) -> int:
-        """Return the partition_max_bytes that the rest of the partition is worth, at most what was asked for.
-
-        It is all that was asked for where the last grants brought nothing, as the estimate may then be wrong.
-        """
+        """Return the partition_max_bytes that the rest of the partition is worth, or all where that may be wrong."""
         if self.batches.barren:
             return self.max_bytes
         rest = self.batches.remaining(self.high_watermark - self.fetch_offset, self.topic.batches)
@@ -167,8 +158,8 @@ class ReplicaPartition:
 class ReplicaTopic:
     """One topic's partitions, as one follower fetches them.
 
-    Idle partitions cost nothing per fetch. A block (consecutive entries of the topic) that equals the one in the fetch
-    before, byte for byte, is not looked into. A topic may come in several blocks, as Kafka groups neighbours only.
+    Idle partitions cost nothing: a block (consecutive entries) that equals the one in the fetch before is not looked
+    into.
     """
 
     __slots__ = (
@@ -254,8 +245,7 @@ class ReplicaTopic:
     def made_up_entries(self, api_version: int, behind: Collection[ReplicaPartition]) -> bytes:
         """Encode an empty response entry for each of `behind`: no error, no records, and the last high watermark.
 
-        The high watermark is never -1. A follower that applies -1 goes back to its log start, and on old levels
-        truncates there.
+        That is never -1: a follower that applies -1 goes back to its log start, and old ones truncate there.
         """
         if len(behind) != len(self.behind):
             return made_up_entries(api_version, [(one.partition, one.high_watermark) for one in behind])

@@ -26,10 +26,9 @@ LEAST_MORE: Final = 0.03
 class DemandMeter:
     """Measures one member's demand. `update` is called some times a second.
 
-    Who uses its share wants all, as nobody knows better. Who has left a part of its share unused has shown what it
-    needs: when it uses its share again, it asks for a little more, and for twice as much more in each further second.
-    So members that wait for each other, as those that one client writes to in turn, need not give back again and
-    again what only one of them can use.
+    Who uses its share wants all. Who has left a part of it unused asks for a little more when it uses its share again,
+    and for twice as much more in each further second. So members that wait for each other need not give back again and
+    again.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -45,7 +44,7 @@ class DemandMeter:
     def update(self, used_bytes: float, share: float, rate: float, *, waits: bool) -> float:
         """Return the demand in bytes/s: `rate` where there is no saying how much more would be used.
 
-        `used_bytes` is all that was used so far, `share` what may be used now; `waits`: whether something waits for it.
+        `used_bytes` is all so far, `share` what may be used now; `waits`: whether something waits for it.
         """
         now = self._clock()
         if self._used_before is None:

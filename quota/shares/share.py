@@ -1,19 +1,14 @@
 """One member's part of a rate: what it may use now, and what it gives to others when it divides the rate.
 
 **A part** above rate / N may be used for `lease_seconds`; one below binds for `hold_seconds`, which is longer. The one
-that divides counts from when it sends a part. Who has it may use it from the answer on that it gave before, of which it
-is reminded, and is bound by it from its arrival on. So nobody compares clocks.
+that divides counts from when it sends a part, who has it from the answer before. So nobody compares clocks.
 
-**Who divides** counts each other member at the most that it may use until a part that is given now has ended: at its
-largest part that has not ended, and at rate / N at least, unless it said lately that a part binds it to less. It uses
-itself what is left.
+**Who divides** counts each other member at the most that it may use until a part that is given now has ended, and at
+rate / N at least, unless it said lately that a part binds it to less. It uses itself what is left.
 
-**One group at a time.** A member that a part binds takes parts from nobody else and gives none. One from which others
-took parts takes none. So what one leaves unused is given away once only, although each may see other members.
-
-**Who has ended**, as its port refuses connections, or says that it does not have the rate, counts for nothing after
-`quiet_seconds`. Several that do not see each other may find so. So the one that divides needs more members in its group
-than there are of whom it knows nothing. One that is only silent may go on, and its rate / N stays its own.
+**One group at a time.** Whom a part binds takes parts from nobody else and gives none; from whom others took parts
+takes none. **Who has ended** counts for nothing after `quiet_seconds`, where more members are in the group than
+unknown. One that is only silent may go on, and its rate / N stays its own.
 """
 
 from __future__ import annotations
@@ -118,9 +113,8 @@ class _Absent(NamedTuple):
 
 
 class Share:
-    """What member `own_id` may use of a rate, in bytes/s. `clock` gives monotonic seconds.
-
-    `numbers` are those of parts. Until `quiet_until` nothing is used.
+    """What member `own_id` may use of a rate, in bytes/s. `numbers` are those of parts; nothing is used until
+    `quiet_until`.
     """
 
     def __init__(
