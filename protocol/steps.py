@@ -11,6 +11,24 @@ T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
 
 
+class StepWork:
+    """Counts the work of a step, in whatever unit: `if work.is_enough(1): yield`."""
+
+    __slots__ = ("_done", "_most")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._done = 0
+
+    def is_enough(self, more: int) -> bool:
+        """Add `more` work. Returns whether the step ends with it."""
+        self._done += more
+        if self._done < self._most:
+            return False
+        self._done = 0
+        return True
+
+
 def at_once(steps: Steps[T]) -> T:
     """Run all steps, and return the result."""
     while True:

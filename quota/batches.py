@@ -6,6 +6,8 @@ ends where a batch ends wastes nothing, so batch sizes are read off the stream a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from weir.protocol.records import BATCH_HEAD_SIZE
 from weir.protocol.response_scanner import RecordsSeen
 
@@ -18,27 +20,17 @@ _BARREN_BEFORE_FIRST = 2
 _NEXT_CAP_BYTES = 64 * 1024  # the first cap after a grant that brought nothing
 
 
+@dataclass(slots=True)
 class BatchSizes:
     """What is known of one partition's batch sizes, in bytes; 0 is unknown."""
 
-    __slots__ = (
-        "_misses",
-        "barren",
-        "bytes_per_offset",
-        "largest",
-        "next_size",
-        "seen",
-        "smallest",
-    )
-
-    def __init__(self) -> None:
-        self.smallest = 0
-        self.largest = 0
-        self.seen = 0
-        self.next_size = 0  # of the batch at the fetch offset, read off the tail that was cut
-        self.barren = 0  # grants in a row that brought nothing and may have had too small a cap
-        self._misses = 0
-        self.bytes_per_offset = 0.0
+    smallest: int = 0
+    largest: int = 0
+    seen: int = 0
+    next_size: int = 0  # of the batch at the fetch offset, read off the tail that was cut
+    barren: int = 0  # grants in a row that brought nothing and may have had too small a cap
+    bytes_per_offset: float = 0.0
+    _misses: int = 0
 
     def learn(self, records: RecordsSeen) -> None:
         """Take in what one response had of this partition."""

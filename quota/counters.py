@@ -20,9 +20,7 @@ class PartitionCounts(NamedTuple):
     left_out: list[int]
 
 
-MOST_QUOTAS: Final = 10_000
-"""Of one interval, with those that were changed in it: further ones are not counted."""
-
+MOST_QUOTAS: Final = 10_000  # of one interval, with those changed in it: further ones are not counted
 _FIELDS = len(PartitionCounts._fields)
 _CUT, _BATCHES, _LEFT_OUT = map(PartitionCounts._fields.index, ("cut", "batches", "left_out"))
 
@@ -75,8 +73,7 @@ class LinkCounts:
     throttled: int = 0
     unthrottled: int = 0
     cut: int = 0
-    fetches: int = 0
-    """Answers that passed whole."""
+    fetches: int = 0  # answers that passed whole
     fetches_held: int = 0
     left_out: int = 0
     topics: dict[bytes, TopicCounts] = field(default_factory=lambda: defaultdict(TopicCounts))
@@ -113,11 +110,9 @@ class IntervalCounts:
     """One side's counts since `begin`."""
 
     begin: float
-    links: dict[int, LinkCounts] = field(default_factory=dict)
-    """By the other broker's id."""
+    links: dict[int, LinkCounts] = field(default_factory=dict)  # by the other broker's id
     quotas: list[QuotaCounts] = field(default_factory=list)
-    in_force: dict[str, QuotaCounts] = field(default_factory=dict)
-    """Those of `quotas` that are in force, by name."""
+    in_force: dict[str, QuotaCounts] = field(default_factory=dict)  # those of `quotas` that are in force, by name
 
     def link(self, peer: int) -> LinkCounts:
         """Return the counts of the links with `peer`; they are made at the first use."""

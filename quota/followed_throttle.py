@@ -17,18 +17,12 @@ from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RA
 from weir.quota.throttled_replicas import ThrottledReplicas
 
 RATE_KEPT_SECONDS: Final = 5.0
-
-LISTS_KEPT_SECONDS: Final = 60.0
-"""How long the lists of a topic stay that servers do not know: one that has just started may not know it yet."""
-
-NO_RATE: Final = 2**63 - 1
-"""Kafka's default of a rate (Long.MAX_VALUE), which limits nothing."""
-
+LISTS_KEPT_SECONDS: Final = 60.0  # of topics that servers do not know: one that has just started may not yet
+NO_RATE: Final = 2**63 - 1  # Kafka's default of a rate (Long.MAX_VALUE), which limits nothing
 RATES: Final = (LEADER_RATE, FOLLOWER_RATE)
 LISTS: Final = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
 
-Lists = Mapping[str, ThrottledReplicas]
-"""A topic's lists by their names; one that is not set is missing."""
+Lists = Mapping[str, ThrottledReplicas]  # A topic's lists by their names; one that is not set is missing
 
 
 class Move(NamedTuple):
@@ -38,8 +32,7 @@ class Move(NamedTuple):
     adding: frozenset[int]
 
 
-Moves = Mapping[str, Mapping[int, Move]]
-"""What is being reassigned, by topic and partition."""
+Moves = Mapping[str, Mapping[int, Move]]  # what is being reassigned, by topic and partition
 
 
 @dataclass(slots=True)

@@ -15,15 +15,12 @@ Source = Literal["file", "kafka", "http"]
 
 HTTP: Final[Source] = "http"
 
-SOURCES: Final[tuple[Source, ...]] = ("file", "kafka", HTTP)
-"""Where layers come from, the lowest first."""
+SOURCES: Final[tuple[Source, ...]] = ("file", "kafka", HTTP)  # where layers come from, the lowest first
 
 Path = tuple[str, ...]
-Value = Hashable
-"""A setting: a rate in bytes/s, a word, a list of replicas, or a whole quota."""
+Value = Hashable  # A setting: a rate in bytes/s, a word, a list of replicas, or a whole quota
 
-EVERYTHING: Final[Path] = ()
-"""The path of an entry that removes everything in lower layers."""
+EVERYTHING: Final[Path] = ()  # the path of an entry that removes everything in lower layers
 
 
 class Lease(NamedTuple):

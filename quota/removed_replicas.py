@@ -33,12 +33,9 @@ fetch. It is a third of `replica.lag.time.max.ms` where that is less, so that a 
 counts as out of sync.
 """
 
-MOST_TOPICS: Final = 500
-"""The most topics asked about at a time; the others follow in turn. A broker that died may have thousands."""
-
+MOST_TOPICS: Final = 500  # asked about at a time, the others in turn: a broker that died may have thousands
 _PARTITIONS_PER_SLICE: Final = 2_000  # looked at in about 1 ms
 _COST_OF_A_TOPIC: Final = 4  # in partitions that would take as long
-
 _CLUSTER_METADATA: Final = CLUSTER_METADATA_TOPIC.encode()  # no Metadata response has this topic
 
 
@@ -47,8 +44,7 @@ class RemovedReplicas:
 
     def __init__(self, throttles: Sequence[Throttle], most_topics: int = MOST_TOPICS) -> None:
         self.throttles = throttles
-        self.topics: list[bytes] = []
-        """Names (UTF-8) of the topics to ask about, as `look` has found them."""
+        self.topics: list[bytes] = []  # names (UTF-8) of the topics to ask about, as `look` has found them
         self._most_topics = most_topics
         self._asked: dict[TopicLag, Throttle] = {}  # the replicas' topics from which `topics` was made
         self._turn: list[tuple[Throttle, TopicLag]] = []  # still to be looked at, the next one last

@@ -70,8 +70,7 @@ class AllBut:
 class Scope(ABC):
     """The replicas that a quota covers. What cannot be told yet counts as covered as far as it may be."""
 
-    counts_in_sync: ClassVar[bool]
-    """Whether bytes of replicas in sync count in the quota. They are never held back."""
+    counts_in_sync: ClassVar[bool]  # whether bytes of replicas in sync count in the quota. They are never held back
 
     @abstractmethod
     def partitions(self, facts: ClusterFacts, topic: bytes | None, ends: Ends) -> Container[int]:

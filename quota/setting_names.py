@@ -16,7 +16,6 @@ LEADER_RECOVERY_RATE: Final = "leader.recovery.throttled.rate"
 FOLLOWER_RECOVERY_RATE: Final = "follower.recovery.throttled.rate"
 UNDER_MIN_ISR: Final = "under.min.isr"
 MODE: Final = "mode"
-
 STANDING_RATES: Final = (
     LEADER_REASSIGNMENT_RATE,
     FOLLOWER_REASSIGNMENT_RATE,

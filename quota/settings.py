@@ -10,15 +10,13 @@ from weir.quota.scopes import Scope
 from weir.quota.throttled_replicas import ThrottledReplicas
 
 REASSIGNMENT = "reassignment"
-RECOVERY = "recovery"
-"""The names of the standing quotas."""
+RECOVERY = "recovery"  # the names of the standing quotas
 
 UNTOLD = "untold"
 """How the names of quotas begin that hold for all that is behind, until the cluster has told what is to be throttled.
 """
 
-LEAST_SHARE = 1
-"""The least share of a shared rate (bytes/s): it tells a link that waits from one that must not send anything."""
+LEAST_SHARE = 1  # of a shared rate (bytes/s): tells who waits from who must not send anything
 
 SideName = Literal["leader", "follower"]
 Policy = Literal["strict", "kip73"]

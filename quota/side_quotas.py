@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
+from typing import cast
 
 from weir.protocol.metadata import NO_ID
 from weir.quota.budget.kip73 import Kip73Quota
@@ -17,9 +18,7 @@ from weir.quota.throttled_replicas import CLUSTER_METADATA_TOPIC, EVERY_PARTITIO
 from weir.quota.topic_names import CLUSTER_METADATA_ID, TopicNames
 
 _METADATA_LOG = CLUSTER_METADATA_TOPIC.encode()
-
-CONFIGURED = "configured"
-"""The name of the quota of the listed replicas: `leader.` or `follower.replication.throttled.rate`."""
+CONFIGURED = "configured"  # the name of the quota of the listed replicas
 
 
 class _CoveredTopics:
@@ -86,55 +85,37 @@ class SideQuotas:
 
     def _make_quotas(self, previous: ThrottleSettings | None) -> None:
         """Make the quotas of the settings. Only this function knows policies by their names."""
-        settings = self.settings
+        settings, clock = self.settings, self.clock
         window = (settings.window_num, settings.window_size_seconds)
-        has_other_policy = previous is not None and previous.policy != settings.policy
         is_new = previous is None or window != (previous.window_num, previous.window_size_seconds)
+        stays = not is_new and previous is not None and previous.policy == settings.policy
         kept = self._kept_quotas(previous)
-
-        def made(name: str, rate: int | None, covers: Coverage, *, counts_in_sync: bool, is_observed: bool) -> Quota:
-            quota = kept.get(name)
-            ledger = StrictLedger(self.clock, rate, self._saved_seconds) if quota is None else quota.ledger
+        quotas: list[Quota] = []
+        for one in (None, *settings.quotas):  # None: the one of the listed replicas
+            name, rate, covers = CONFIGURED, settings.rate, cast(Coverage, self._listed_partitions)
+            if one is not None:
+                name, rate, covers = one.name, one.rate, self._coverage_of(one)
+            before = kept.get(name)
+            if one is not None and one.shared_for is not None:  # the share that is in force, the least at first
+                rate = (before.rate if before is not None else None) or LEAST_SHARE
+            ledger = StrictLedger(clock, rate, self._saved_seconds) if before is None else before.ledger
             if ledger.rate != rate:
                 ledger.set_rate(rate)
-            if quota is not None and not is_new and not has_other_policy:
-                quota.name = name
-                quota.covers, quota.counts_in_sync, quota.is_observed = covers, counts_in_sync, is_observed
-                return quota
-            measured = SimpleRate(self.clock, *window) if quota is None or is_new else quota.measured
-            flags = {"counts_in_sync": counts_in_sync, "is_observed": is_observed}
-            if settings.policy == "kip73":
-                return Kip73Quota(name, ledger, covers, measured, window[1], **flags)
-            # Links that waited in line for another policy wait for nothing any more.
-            line = quota.line if isinstance(quota, StrictQuota) else BudgetQueue(self.clock)
-            return StrictQuota(name, ledger, covers, measured, line, self.clock, **flags)
-
-        def share_of(name: str) -> int:
-            """Return the share that is in force of a shared rate; the least at first."""
-            return (kept[name].rate if name in kept else None) or LEAST_SHARE
-
-        self.quotas = (
-            made(
-                CONFIGURED,
-                settings.rate,
-                self._listed_partitions,
-                counts_in_sync=True,
-                is_observed=settings.is_observed,
-            ),
-            *[
-                made(
-                    one.name,
-                    one.rate if one.shared_for is None else share_of(one.name),
-                    self._coverage_of(one),
-                    counts_in_sync=one.scope.counts_in_sync,
-                    is_observed=one.is_observed or settings.is_observed,
-                )
-                for one in settings.quotas
-            ],
-        )
-
-        for one, quota in zip(settings.quotas, self.quotas[1:], strict=True):
-            quota.shared_for = one.shared_for
+            measured = SimpleRate(clock, *window) if before is None or is_new else before.measured
+            quota: Quota
+            if before is not None and stays:
+                quota = before
+            elif settings.policy == "kip73":
+                quota = Kip73Quota(name, ledger, covers, measured, window[1])
+            else:  # links that waited in line for another policy wait for nothing any more
+                line = before.line if isinstance(before, StrictQuota) else BudgetQueue(clock)
+                quota = StrictQuota(name, ledger, covers, measured, line, clock)
+            quota.name, quota.covers = name, covers
+            quota.counts_in_sync = one is None or one.scope.counts_in_sync
+            quota.is_observed = settings.is_observed or (one is not None and one.is_observed)
+            quota.shared_for = None if one is None else one.shared_for
+            quotas.append(quota)
+        self.quotas = tuple(quotas)
 
     def _kept_quotas(self, previous: ThrottleSettings | None) -> dict[str, Quota]:
         """Return the quotas that stay, by their names from now on. A change of its name forgives one nothing."""

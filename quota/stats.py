@@ -8,11 +8,8 @@ from dataclasses import dataclass, field
 from weir.lag.broker_ids import MOST_IDS, NO_BROKER
 from weir.quota.counters import IntervalCounts
 
-MOST_TOPICS = 100_000
-"""The most topics whose bytes are counted one by one."""
-
-NO_TOPIC = b""
-"""The key under which all further topics are counted together."""
+MOST_TOPICS = 100_000  # topics whose bytes are counted one by one
+NO_TOPIC = b""  # the key under which all further topics are counted together
 
 
 @dataclass(slots=True)
@@ -32,14 +29,11 @@ class ThrottleStats:
     taken_out_bytes: int = 0  # records that stayed on the leader's machine
     full_fetches_received: int = 0
     """From v7 on: followers' fetches that list every partition. In the steady state there are none."""
-    full_fetches_sent: int = 0
-    """Fetches that weir sends to leaders and that list every partition."""
-    sessions_evicted: int = 0
-    """Followers' fetch sessions that gave way to another one (KIP-227)."""
+    full_fetches_sent: int = 0  # fetches that weir sends to leaders and that list every partition
+    sessions_evicted: int = 0  # followers' fetch sessions that gave way to another one (KIP-227)
     would_leave_out: Counter[str] = field(default_factory=Counter)
     """By quota, of those that only observe: partitions with records that it would have left out."""
-    interval: IntervalCounts | None = None
-    """What is counted for the next sample; None while no samples are taken."""
+    interval: IntervalCounts | None = None  # what is counted for the next sample; None while no samples are taken
 
     def sizes(self, topic: bytes) -> Counter[int]:
         """Return the counter of a topic's bytes, by partition."""

@@ -15,9 +15,7 @@ from weir.quota.settings import Clock, SideName, ThrottleSettings
 from weir.quota.side_state import SideLink, SideState
 from weir.quota.topic_names import TopicNames
 
-MOST_WAITING = 1_000
-"""How many partitions of a link are looked at for `Throttle.waiting_topics`: in about 0.3 ms."""
-
+MOST_WAITING = 1_000  # partitions of a link looked at for `waiting_topics`, in about 0.3 ms
 SESSION_EVICTION_SECONDS = 120.0  # min.incremental.fetch.session.eviction.ms
 
 

@@ -113,5 +113,4 @@ class AnyOf:
 
 EVERY_PARTITION = EveryPartition()
 NO_PARTITION: frozenset[int] = frozenset()
-CLUSTER_METADATA_TOPIC = "__cluster_metadata"
-"""The cluster's own metadata log. Throttling it would hold back every broker, so it never is."""
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"  # never throttled: that would hold back every broker

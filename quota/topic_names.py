@@ -15,7 +15,6 @@ CLUSTER_METADATA_ID: Final = bytes(15) + b"\x01"
 """The id of `__cluster_metadata`, the same in every cluster (Uuid.METADATA_TOPIC_ID)."""
 
 MAX_IDS = 100_000
-
 FIRST_RETRY_SECONDS = 0.25  # a broker hears of a new topic later than the topic's leader
 MAX_RETRY_SECONDS = 60.0
 FORGET_SECONDS = 600.0  # an id without a name that nobody looked up for this long is no longer asked for

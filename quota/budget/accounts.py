@@ -8,19 +8,14 @@ from typing import Final
 
 from weir.quota.budget.ledger import Account, StrictLedger
 
-LEAST_BYTES: Final = 2**13
-"""What may be on its way to a follower at least, however slow it is."""
-
-LONGEST_WAIT_SECONDS: Final = 0.8
-"""How long bytes are held back at most while there is no room for them, unless very many links hold some back."""
+LEAST_BYTES: Final = 2**13  # what may be on its way to a follower at least, however slow it is
+LONGEST_WAIT_SECONDS: Final = 0.8  # how long bytes are held back for want of room, unless very many links hold some
 
 Bytes = Mapping[StrictLedger, int]
 
 
 class LinkAccounts:
     """One account with each ledger. Closing them gives back everything, whatever happened to the link before."""
-
-    __slots__ = ("_accounts", "_due", "_may_arrive")
 
     def __init__(self) -> None:
         self._accounts: dict[StrictLedger, Account] = {}

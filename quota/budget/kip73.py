@@ -14,12 +14,8 @@ from weir.quota.budget.quota import Ask, Coverage, Offer, Part, Quota, Verdict
 from weir.quota.budget.simple_rate import SimpleRate
 from weir.quota.settings import Policy
 
-RETRY_MIN_SECONDS: Final = 0.1
-"""The shortest wait before a held fetch is looked at again: at most ten looks a second, however slowly the rate falls.
-"""
-
-RETRY_MAX_SECONDS: Final = 1.0
-"""The longest wait: a sample leaves the window about once a second. At rate 0 nothing else would wake a fetch."""
+RETRY_MIN_SECONDS: Final = 0.1  # the shortest wait of a held fetch: ten looks a second at most
+RETRY_MAX_SECONDS: Final = 1.0  # the longest: a sample leaves the window once a second; at rate 0 nothing else wakes it
 
 
 class Kip73Quota(Quota):
@@ -35,11 +31,8 @@ class Kip73Quota(Quota):
         covers: Coverage,
         measured: SimpleRate,
         window_size_seconds: float,
-        *,
-        counts_in_sync: bool = True,
-        is_observed: bool = False,
     ) -> None:
-        super().__init__(name, ledger, covers, measured, counts_in_sync=counts_in_sync, is_observed=is_observed)
+        super().__init__(name, ledger, covers, measured)
         self._window_size_seconds = window_size_seconds
 
     def is_exceeded(self, now: float) -> bool:

@@ -13,14 +13,9 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Final
 
-FLOOR = 0.05
-"""The part of the granted bytes that goes to what is not the most urgent, so that nothing starves."""
-
-CLAIM_SECONDS: Final = 1.0
-"""How long a claim keeps others waiting if its link does not plan again."""
-
-PLACE_SECONDS: Final = 5.0
-"""How long a lapsed claim still keeps its place in the line, without keeping others waiting."""
+FLOOR = 0.05  # the part of the granted bytes for what is not the most urgent, so that nothing starves
+CLAIM_SECONDS: Final = 1.0  # how long a claim keeps others waiting if its link does not plan again
+PLACE_SECONDS: Final = 5.0  # how long a lapsed claim still keeps its place, without keeping others waiting
 
 # how late a lapse may be noticed: with hundreds of claims one lapses, or is kept a little longer, each millisecond
 _LAPSE_SECONDS: Final = 0.02

@@ -34,18 +34,14 @@ class Ask(Struct, frozen=True):
 
     In Fetch v0 to v2 it is the `partition_max_bytes` asked for: there a partition is granted whole or not at all.
     """
-    is_urgent: bool
-    """Whether one of the link's partitions is below its min ISR."""
+    is_urgent: bool  # whether one of the link's partitions is below its min ISR
     is_live: bool
     """Whether records of partitions in sync pass on the link too; each of them comes after a grant's bytes."""
-    answer_seconds: float
-    """How long the link's last answer with granted bytes took (seconds)."""
-    is_first: bool = False
-    """Whether nothing was granted to the link so far."""
+    answer_seconds: float  # how long the link's last answer with granted bytes took (seconds)
+    is_first: bool = False  # whether nothing was granted to the link so far
     is_lent: bool = False
     """Whether its answer is expected to wait at the leader, so that nothing is set aside for it until it comes."""
-    distance: float = 0.0
-    """How long an answer that does not wait takes (seconds)."""
+    distance: float = 0.0  # how long an answer that does not wait takes (seconds)
     most_beside_live: float = math.inf
     """The most granted bytes that hold up live traffic only shortly. A quota's least share may be more."""
 
@@ -54,17 +50,12 @@ class Offer(Struct, frozen=True):
     """What a quota has for one fetch at one moment, in bytes; times are clock seconds."""
 
     quota: Quota
-    ready: float
-    """When the quota can grant anything at all. `spend` counts only if this is not later than now."""
+    ready: float  # when the quota can grant anything at all. `spend` counts only if this is not later than now
     spend: float = 0.0
-    share: float = 0.0
-    """What one fetch is granted when other links wait too."""
-    ahead: float = 0.0
-    """What the links in front wait for."""
-    turn: float = 0.0
-    """What one turn of the link takes: its share, or one batch where that is larger."""
-    is_lent: bool = False
-    """Whether nothing is set aside for what is granted."""
+    share: float = 0.0  # what one fetch is granted when other links wait too
+    ahead: float = 0.0  # what the links in front wait for
+    turn: float = 0.0  # what one turn of the link takes: its share, or one batch where that is larger
+    is_lent: bool = False  # whether nothing is set aside for what is granted
     claimed: Part | None = None
     """What the link waits for already, where its place in the line is so far back that nothing can be granted now."""
 
@@ -72,10 +63,8 @@ class Offer(Struct, frozen=True):
 class Part(Struct, frozen=True):
     """What one fetch takes of one quota, in bytes."""
 
-    size: int
-    """What is reserved. On the leader's side no more passes."""
-    batch: int
-    """The size of a batch that is larger than its share; 0 where there is none. It cannot be split."""
+    size: int  # what is reserved. On the leader's side no more passes
+    batch: int  # the size of a batch that is larger than its share; 0 where there is none. It cannot be split
 
 
 class Verdict(Struct, frozen=True):
@@ -90,29 +79,16 @@ class Quota(ABC):
     """One limit. Its bytes are kept in `ledger` under every policy, so a change of policy finds them."""
 
     policy: ClassVar[Policy]
-    reserves: ClassVar[bool]
-    """Whether bytes are reserved before they go."""
+    reserves: ClassVar[bool]  # whether bytes are reserved before they go
 
-    def __init__(
-        self,
-        name: str,
-        ledger: StrictLedger,
-        covers: Coverage,
-        measured: SimpleRate,
-        *,
-        counts_in_sync: bool = True,
-        is_observed: bool = False,
-    ) -> None:
+    def __init__(self, name: str, ledger: StrictLedger, covers: Coverage, measured: SimpleRate) -> None:
         self.name = name
         self.ledger = ledger
         self.covers = covers
-        self.measured = measured
-        """The samples of what has passed, as Kafka takes them."""
-        self.passed_bytes = 0
-        """All that has passed of it."""
-        self.counts_in_sync = counts_in_sync
-        self.is_observed = is_observed
-        """Whether it only counts, and holds nothing back."""
+        self.measured = measured  # the samples of what has passed, as Kafka takes them
+        self.passed_bytes = 0  # all that has passed of it
+        self.counts_in_sync = True
+        self.is_observed = False  # whether it only counts, and holds nothing back
         self.shared_for: int | None = None
         """The only follower whose links it covers, where it is kept together with other sidecars; None: any."""
 

@@ -12,38 +12,17 @@ from weir.quota.budget.quota import Ask, Coverage, Offer, Part, Quota, Verdict
 from weir.quota.budget.simple_rate import SimpleRate
 from weir.quota.settings import Policy
 
-SHARE_SECONDS: Final = 0.12
-"""Seconds of quota that one fetch is granted: few enough to pace evenly, enough to waste little on cut batches."""
-
-SHARE_BESIDE_LIVE_SECONDS: Final = 0.012
-"""Seconds of quota for one fetch on a link with live traffic, where a record in sync waits for each share to pass."""
-
-LARGEST_SHARE_SECONDS: Final = 0.15
-"""The most that a fetch which comes a little late is granted, in seconds of quota."""
-
-SLOW_SECONDS: Final = 0.1
-"""On links with answers slower than this, a share is what gathers while an answer is under way."""
-
-SLOWEST_SHARE_SECONDS: Final = 0.9
-"""The most that a fetch on such a link is granted: all of it may arrive at once."""
-
-LENT_SECONDS: Final = 0.12
-"""What all links ask for together while nothing is set aside for it, in seconds of quota; at least a batch each."""
-
-ROUND_SECONDS: Final = 3.5
-"""The time in which every link in line has a share, however many there are."""
-
-CROWD: Final = 8
-"""So many links in line are a crowd: they came at once, as after a restart."""
-
-FIRST_SHARE_SECONDS: Final = 0.001
-"""Seconds of quota for the first fetch of a link in a crowd, at least one batch: so all begin within a second."""
-
-SMALLEST_FILL_SECONDS: Final = 0.05
-"""The least, in seconds of quota, that is worth a fetch when the window has no room for a whole share."""
-
-MOST_STALE: Final = 2.0
-"""How many turns a link far back in the line may wait for: more was claimed while the line was shorter."""
+SHARE_SECONDS: Final = 0.12  # of quota for one fetch: few enough to pace evenly, enough to waste little on cut batches
+SHARE_BESIDE_LIVE_SECONDS: Final = 0.012  # the same on a link with live traffic, where a record waits for each share
+LARGEST_SHARE_SECONDS: Final = 0.15  # the most that a fetch which comes a little late is granted, in seconds of quota
+SLOW_SECONDS: Final = 0.1  # on links with answers slower than this, a share is what gathers during an answer
+SLOWEST_SHARE_SECONDS: Final = 0.9  # the most that a fetch on such a link is granted: all of it may arrive at once
+LENT_SECONDS: Final = 0.12  # of quota: what all links ask for together while nothing is set aside for it
+ROUND_SECONDS: Final = 3.5  # the time in which every link in line has a share, however many there are
+CROWD: Final = 8  # so many links in line are a crowd: they came at once, as after a restart
+FIRST_SHARE_SECONDS: Final = 0.001  # of quota for the first fetch of a link in a crowd: so all begin within a second
+SMALLEST_FILL_SECONDS: Final = 0.05  # the least, in seconds of quota, that is worth a fetch without room for a share
+MOST_STALE: Final = 2.0  # turns that a link far back may wait for: more was claimed while the line was shorter
 
 
 class StrictQuota(Quota):
@@ -60,11 +39,8 @@ class StrictQuota(Quota):
         measured: SimpleRate,
         line: BudgetQueue,
         clock: Callable[[], float],
-        *,
-        counts_in_sync: bool = True,
-        is_observed: bool = False,
     ) -> None:
-        super().__init__(name, ledger, covers, measured, counts_in_sync=counts_in_sync, is_observed=is_observed)
+        super().__init__(name, ledger, covers, measured)
         self.line = line
         self._clock = clock
 

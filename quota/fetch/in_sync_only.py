@@ -20,14 +20,12 @@ from weir.protocol.fetch import (
 )
 from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic
-from weir.protocol.steps import Steps
+from weir.protocol.steps import Steps, StepWork
 from weir.protocol.take_out import Passing
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.fetch.sessions import METADATA_LOG
 
-ASK_SECONDS: Final = 10.0
-"""How often what is behind is asked for with 0 bytes, for true offsets and errors."""
-
+ASK_SECONDS: Final = 10.0  # how often what is behind is asked for with 0 bytes, for true offsets and errors
 _PARTITIONS_PER_STEP: Final = 1_000
 
 
@@ -51,7 +49,7 @@ class InSyncOnly:
         asked: list[RequestTopic] = []
         left_out: list[ResponseTopic] = []
         asked_for: set[tuple[bytes, int]] = set()
-        work = 0
+        work = StepWork(_PARTITIONS_PER_STEP)
         for name, entries, stride, tags in request.topics:
             kept: list[bytes] = []
             zero: list[bytes] = []
@@ -76,10 +74,8 @@ class InSyncOnly:
                 asked.append(RequestTopic(name, row.with_no_bytes(b"".join(zero), stride), stride, tags))
             if behind:
                 left_out.append(ResponseTopic(name, made_up_entries(version, behind)))
-            work += 1 + len(entries) // stride
-            if work >= _PARTITIONS_PER_STEP:
+            if work.is_enough(1 + len(entries) // stride):
                 yield
-                work = 0
         if asks_all:
             self._asked_at = now
         if not in_sync and not asked and left_out:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch import FetchRequest, fetch_version
 from weir.protocol.fetch_session import FIRST_SESSION_VERSION
-from weir.protocol.steps import Steps
+from weir.protocol.steps import Steps, StepWork
 from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.state import ReplicaTopic
 
@@ -42,7 +42,7 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
     if count > MOST_PARTITIONS:
         raise TooManyPartitions(count)
     keeps_entries = request.header.api_version >= FIRST_SESSION_VERSION
-    new = 0  # partitions looked at one by one since the last step
+    new = StepWork(PARTITIONS_PER_STEP)  # partitions looked at one by one
     for first in range(0, len(request.topics), TOPICS_PER_STEP):
         if first:
             yield
@@ -58,9 +58,7 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
                     _take_entries(link, topic, block, row.changes(block, stride), stride, now)
                 else:
                     _take_block(link, topic, row.requested(stride).iter_unpack(block), now)
-                new += len(block) // stride
-                if new >= PARTITIONS_PER_STEP:
-                    new = 0
+                if new.is_enough(len(block) // stride):
                     yield
     if count != link.count:
         yield from _set_aside_absent(link, request, now)
@@ -74,7 +72,7 @@ def take_incremental(link: LinkPartitions, request: FetchRequest, now: float) ->
     """Take in a request that lists what changed in its session. Done in steps."""
     link.asker.fetched(now)
     row = fetch_version(request.header.api_version)
-    work = 0
+    work = StepWork(PARTITIONS_PER_STEP)
     for name, entries, stride, tags in request.topics:
         if not entries:
             continue
@@ -85,19 +83,15 @@ def take_incremental(link: LinkPartitions, request: FetchRequest, now: float) ->
             _take_entries(link, topic, part, row.changes(part, stride), stride, now)
             if link.count > MOST_PARTITIONS:
                 raise TooManyPartitions(link.count)
-            work += 1 + len(part) // stride
-            if work >= PARTITIONS_PER_STEP:
+            if work.is_enough(1 + len(part) // stride):
                 yield
-                work = 0
     for name, partitions, _ in request.forgotten:
         if name in link.topics:
             topic = link.topics[name]
             for partition in topic.partitions.keys() & set(partitions):
                 link.set_aside(topic, partition, now)
-                work += 1
-                if work >= PARTITIONS_PER_STEP:
+                if work.is_enough(1):
                     yield
-                    work = 0
     yield from link.classify_failed()
     link.forget_absent(now)
 
@@ -178,8 +172,6 @@ def _checked(link: LinkPartitions, partition: int, fetch_offset: int, max_bytes:
         if not link.side.takes_out:
             return 1
         link.is_asked_for_none = True
-    if max_bytes > link.most_max_bytes:
-        link.most_max_bytes = max_bytes
     return max_bytes
 
 
@@ -187,21 +179,18 @@ def _set_aside_absent(link: LinkPartitions, request: FetchRequest, now: float) -
     """Set aside the partitions that this whole request does not list."""
     present: dict[bytes, set[int]] = {}
     row = fetch_version(request.header.api_version)
-    work = 0
+    work = StepWork(TOPICS_PER_STEP)  # nothing is changed yet, so steps may be as long as for topics
     for name, entries, stride, _ in request.topics:
-        work += 1 + len(entries) // stride
-        if work >= TOPICS_PER_STEP:  # nothing is changed yet, so steps may be as long as for topics
+        if work.is_enough(1 + len(entries) // stride):
             yield
-            work = 0
         ids = present.setdefault(name, set())
         ids.update([entry[0] for entry in row.requested(stride).iter_unpack(entries)])
+    work = StepWork(PARTITIONS_PER_STEP)
     for name, topic in list(link.topics.items()):
         kept = present.get(name, set())
-        for partition in [id_ for id_ in topic.partitions if id_ not in kept]:
+        gone = [id_ for id_ in topic.partitions if id_ not in kept]
+        for partition in gone:
             link.set_aside(topic, partition, now)
-            work += 1
         topic.forget_responses()
-        work += 1
-        if work >= PARTITIONS_PER_STEP:
+        if work.is_enough(1 + len(gone)):
             yield
-            work = 0

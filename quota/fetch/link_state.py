@@ -30,12 +30,10 @@ class LinkState:
         self.next_included = 0  # the partition with which the next fetch below v3 begins, where they take turns
         self.unanswered_since: float | None = None
         """The time since which some partitions had no true answer, as they were left out; None where all had one."""
-        self.crowded_until = -math.inf
-        """Up to this time answers are expected to be full of what is not granted."""
+        self.crowded_until = -math.inf  # up to this time answers are expected to be full of what is not granted
         self.grants_filled_answer = False
         """Whether grants took half of the last answer or more, put in front by any hop. Then all else is next."""
-        self.answer_seconds = 0.0
-        """How long the answer to the last grant took (seconds)."""
+        self.answer_seconds = 0.0  # how long the answer to the last grant took (seconds)
         self.distance = math.inf
         """How long the quickest answer lately took to begin (seconds): the way to the leader and back."""
         self.made_to_wait_at = -math.inf
@@ -44,12 +42,10 @@ class LinkState:
         """What passed on the link in PASSING_SECONDS while the last answer came (bytes)."""
         self.live_until = -math.inf
         """Up to this time records of partitions that need no budget are expected on the link."""
-        self.moved_at = -math.inf
-        """When the follower was last seen to take a part of an answer, or all of it."""
+        self.moved_at = -math.inf  # when the follower was last seen to take a part of an answer, or all of it
         self.on_way = math.inf
         """Bytes that may be on their way to a slow follower, as last told; inf where it is not known to be slow."""
-        self.written_off = 0
-        """Bytes of these that count as sent, as the follower did not take them for long."""
+        self.written_off = 0  # bytes of these that count as sent, as the follower did not take them for long
 
     @property
     def replica_id(self) -> int:

@@ -16,9 +16,7 @@ from weir.quota.budget.queue import FLOOR
 from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
 from weir.quota.side_state import SideState
 
-RANK_SECONDS = 0.5
-"""How long a ranking is kept. With thousands of partitions a new one for each fetch would cost more than the fetch."""
-
+RANK_SECONDS = 0.5  # how long a ranking is kept: one of thousands of partitions costs more than a fetch
 _RANKED_PER_STEP = 2_000  # partitions, in about 2 ms
 
 
@@ -35,20 +33,6 @@ class GrantQueue:
 
     One that an earlier hop leaves out for a while returns to its old place: else it would come last, each time anew.
     """
-
-    __slots__ = (
-        "_entered",
-        "_furthest",
-        "_is_sorted",
-        "_last",
-        "_owed",
-        "_ranked",
-        "_ranked_at",
-        "_reached",
-        "_side",
-        "_turns",
-        "_waiting",
-    )
 
     def __init__(self, side: SideState) -> None:
         self._side = side
@@ -192,11 +176,6 @@ class GrantQueue:
             turn.begin += more
             self._furthest = max(self._furthest, turn.begin)
             self._is_sorted = False
-
-    def had_no_room(self, replica: ReplicaPartition) -> None:
-        """Note that the last grant brought nothing as the answer was full: it says nothing of the partition."""
-        if (turn := self._turns.get(replica)) is not None:
-            turn.granted_offset = UNKNOWN_OFFSET
 
     def brought_nothing(self, replica: ReplicaPartition) -> None:
         """Let a partition come behind all others: the next hop may let nothing of it through at all."""

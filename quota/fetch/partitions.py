@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from weir.lag.broker_ids import STRANGER
 from weir.protocol.fetch import NO_LEADER_EPOCH
-from weir.protocol.steps import Steps
+from weir.protocol.steps import Steps, StepWork
 from weir.quota.counters import IntervalCounts
 from weir.quota.fetch.order import GrantQueue
 from weir.quota.fetch.sessions import FetchSessions
@@ -41,7 +41,6 @@ class LinkPartitions:
         self.behind_count = 0
         self.unknown_count = 0
         self.most = 0  # the most partitions at one time: no more absent ones than that are remembered
-        self.most_max_bytes = 0  # the largest partition_max_bytes that was asked for
         self.is_asked_for_none = False  # whether 0 bytes were ever asked for: by the follower's own sidecar
         self.left_out_count = 0  # fetches so far that left out what is behind; `left_out_from` counts the exceptions
         self._generation = side.generation
@@ -209,14 +208,13 @@ class LinkPartitions:
         self.topics, self.absent, self.queue, self.failed = {}, {}, GrantQueue(self.side), []
         self.behind_count = self.unknown_count = self.count = 0
         self.sessions.touched = {}
-        count = 0
+        work = StepWork(FREED_PER_STEP)
         while topics:
             _, topic = topics.popitem()
-            count += 1 + len(topic.partitions)
+            freed = 1 + len(topic.partitions)
             topic.let_go()
-            if count >= FREED_PER_STEP:
+            if work.is_enough(freed):
                 yield
-                count = 0
 
     # Who waits
 
@@ -227,13 +225,11 @@ class LinkPartitions:
             return
         self._generation = generation
         self.queue.rank_anew()
-        count = 0
+        work = StepWork(PARTITIONS_PER_STEP)
         for topic in list(self.topics.values()):
             self._reclassify(topic, now)
-            count += 1 + len(topic.partitions)
-            if count >= PARTITIONS_PER_STEP:
+            if work.is_enough(1 + len(topic.partitions)):
                 yield
-                count = 0
 
     def _reclassify(self, topic: ReplicaTopic, now: float) -> None:
         if topic.name is None:

@@ -28,35 +28,15 @@ from weir.quota.fetch.order import granted_bytes
 from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.state import Grant, ReplicaPartition
 
-WAITS_SECONDS: Final = 10.0
-"""How long after an answer that has waited at its leader the next ones are expected to wait, too."""
-
-LONGEST_RIDE_SECONDS: Final = 0.02
-"""How long a grant waits at the leader for a live record, so that both come in one answer."""
-
-LONGEST_HOLD_SECONDS: Final = 30.0
-"""The longest that a fetch is held, whatever its max_wait_ms: a follower's socket times out after 30 s by default."""
-
-LEAST_WHOLE_VERSION: Final = 3
-"""From this Fetch version on the first partition with data returns at least one whole batch (KIP-74)."""
-
-LONGEST_KEPT_SECONDS: Final = 1.0
-"""How long one quota's budget is left to a partition that waits for another quota too."""
-
-PROBE_SECONDS: Final = 10.0
-"""How long a partition goes without a true answer at most on the follower's side: its follower would miss errors.
-
-An offset probe may bring one batch there, and no quota can stop it.
-"""
-
-FREE_PROBE_SECONDS: Final = 4.0
-"""How long at most on the leader's side. There a probe brings no records: they are taken out of the answer."""
-
-SHORTEST_WAIT_SECONDS: Final = 0.05
-"""A fetch that brings nothing is held for at least this long: else its follower would ask again at once, for ever."""
-
-MOST_OFFERED: Final = 16
-"""How many partitions a fetch offers to a leader's side that has quotas of its own."""
+WAITS_SECONDS: Final = 10.0  # how long answers are expected to wait at their leader after one that did
+LONGEST_RIDE_SECONDS: Final = 0.02  # how long a grant waits at the leader for a live record: both come in one answer
+LONGEST_HOLD_SECONDS: Final = 30.0  # a fetch is held no longer: a follower's socket times out after 30 s by default
+LEAST_WHOLE_VERSION: Final = 3  # from it on the first partition with data returns at least a batch (KIP-74)
+LONGEST_KEPT_SECONDS: Final = 1.0  # how long one quota's budget is left to a partition that waits for another quota too
+PROBE_SECONDS: Final = 10.0  # without a true answer, on the follower's side: a probe may bring a batch there
+FREE_PROBE_SECONDS: Final = 4.0  # the same on the leader's side, where a probe brings no records
+SHORTEST_WAIT_SECONDS: Final = 0.05  # for what brings nothing: else its follower would ask at once, for ever
+MOST_OFFERED: Final = 16  # how many partitions a fetch offers to a leader's side that has quotas of its own
 
 # the event loop's resolution; after a shorter hold the plan would be the same again
 _SHORTEST_HOLD_SECONDS: Final = 0.001
@@ -79,13 +59,11 @@ class FetchView(Struct):
     """One fetch, and what its plan depends on (clock seconds). The link is read live: nothing changes it meanwhile."""
 
     state: LinkState
-    request: FetchRequest
-    """The link's state has what it says already."""
+    request: FetchRequest  # the link's state has what it says already
     held_seconds: float
     now: float
     ask: Ask
-    by_turns: bool
-    """Whether the catch-up order goes by turns, not by urgency."""
+    by_turns: bool  # whether the catch-up order goes by turns, not by urgency
     offers: tuple[Offer, ...]
     """One for each quota that limits something on the link; empty where nothing waits for a grant."""
 
@@ -181,21 +159,16 @@ class FetchPlan(Struct, frozen=True):
     """What becomes of one fetch. Every partition that waits and is neither granted nor asked for is left out."""
 
     action: Action
-    grants: tuple[Grant, ...] = ()
-    """The partitions granted, in order, each with its cap in bytes."""
-    parts: Mapping[Quota, Part] = field(default_factory=dict)
-    """What the grants take of each quota."""
-    claims: tuple[Claim, ...] = ()
-    """Places that the link takes in lines."""
+    grants: tuple[Grant, ...] = ()  # the partitions granted, in order, each with its cap in bytes
+    parts: Mapping[Quota, Part] = field(default_factory=dict)  # what the grants take of each quota
+    claims: tuple[Claim, ...] = ()  # places that the link takes in lines
     asks_all: bool = True
     """Whether everything not granted is asked for with 0 bytes: the answer is then true for all partitions."""
     max_wait_ms: int = 0
-    min_bytes: int | None = None
-    """None keeps the follower's own."""
+    min_bytes: int | None = None  # None keeps the follower's own
     max_bytes: int | None = None
     """The most of all grants together, where each has that much; None keeps the follower's own."""
-    until: float = math.inf
-    """When a held fetch is planned again (clock seconds)."""
+    until: float = math.inf  # when a held fetch is planned again (clock seconds)
 
 
 def plan(view: FetchView) -> FetchPlan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from weir.protocol.fetch import FetchRequest, RequestTopic, fetch_version
-from weir.protocol.steps import Steps
+from weir.protocol.steps import Steps, StepWork
 from weir.quota.fetch.state import Grant, ReplicaPartition, ReplicaTopic
 
 _WORK_PER_STEP = 500  # topics and entries looked at in one step of about 2 ms
@@ -31,14 +31,13 @@ def treated_topics(
     asked: list[RequestTopic] = []
     caps, found = dict(grants), dict[ReplicaPartition, bytes]()
     granted_topics = {replica.topic for replica in caps}
-    work = 0
+    work = StepWork(_WORK_PER_STEP)
     for block in request.topics:
-        work += 1
-        if work >= _WORK_PER_STEP:
-            yield
-            work = 0
         name, entries, stride, tags = block
         topic = topics.get(name)
+        is_looked_into = topic is not None and (topic.behind or topic.unknown)
+        if work.is_enough(1 + len(entries) // stride if is_looked_into else 1):
+            yield
         if topic is None or not (topic.behind or topic.unknown):
             asks_none = entries and not row.requested(stride).unpack_from(entries)[_MAX_BYTES]
             (asked if asks_none else front).append(block)
@@ -51,7 +50,6 @@ def treated_topics(
             continue
         kept: list[bytes] = []
         zero: list[bytes] = []
-        work += len(entries) // stride
         for start, (partition, _, max_bytes) in zip(
             range(0, len(entries), stride), row.requested(stride).iter_unpack(entries), strict=True
         ):

@@ -22,7 +22,7 @@ from weir.protocol.fetch_session import (
     LeaderSession,
 )
 from weir.protocol.response_scanner import ResponseHead
-from weir.protocol.steps import Steps
+from weir.protocol.steps import Steps, StepWork
 from weir.quota.fetch.state import LONG_AGO, Grant, LeaderEntry, ReplicaPartition, ReplicaTopic
 from weir.quota.stats import ThrottleStats
 from weir.quota.topic_names import CLUSTER_METADATA_ID
@@ -35,28 +35,13 @@ by this value that it has to go on asking. Followers ignore values that are not 
 from v8 on (KIP-219); followers without KAFKA-17455 then wait for `replica.socket.timeout.ms`, 30 s.
 """
 
-PARTITIONS_PER_STEP: Final = 1_000
-"""Partitions walked in one step of about 2 ms."""
-
+PARTITIONS_PER_STEP: Final = 1_000  # walked in one step of about 2 ms
 _NONE: Final = ()
-
 METADATA_LOG: Final = (b"__cluster_metadata", CLUSTER_METADATA_ID)  # keys of its topic: the name, from v13 on the id
 
 
 class FetchSessions:
     """The state of both sessions. `touched` holds the partitions of which the leader may have to be told something."""
-
-    __slots__ = (
-        "_lists_all",
-        "_open_session",
-        "_stats",
-        "api_version",
-        "follower",
-        "is_asked_for_offsets",
-        "leader",
-        "opened_at",
-        "touched",
-    )
 
     def __init__(self, open_session: Callable[[int], int], stats: ThrottleStats) -> None:
         """`open_session` takes a number of partitions, and returns the id of a new session for them or NO_SESSION."""
@@ -152,14 +137,12 @@ class FetchSessions:
         if self.follower.id == NO_SESSION:
             self.touched = {}
             return request.with_(session_id=self.leader.id, session_epoch=FINAL_EPOCH)
-        count = 0
+        work = StepWork(PARTITIONS_PER_STEP)
         for topic in list(topics.values()):
             for replica in topic.partitions.values():
                 replica.at_leader = LeaderEntry.ABSENT if leaves_out and replica.behind else LeaderEntry.AS_CAME
-            count += len(topic.partitions)
-            if count >= PARTITIONS_PER_STEP:
+            if work.is_enough(len(topic.partitions)):
                 yield
-                count = 0
         self.touched = {}
         for number, replica in enumerate(treated, start=1):
             self.touched[replica] = None

@@ -9,31 +9,19 @@ from typing import Final
 from weir.protocol.fetch import RESPONSE_ENTRY
 from weir.protocol.metadata import NO_ID, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
 from weir.protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
-from weir.protocol.steps import Steps
+from weir.protocol.steps import Steps, StepWork
 from weir.quota.budget.ledger import StrictLedger
 from weir.quota.fetch.intake import PARTITIONS_PER_STEP, blocks_of
 from weir.quota.fetch.link_state import LinkState
 from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, LeaderEntry, ReplicaPartition, ReplicaTopic
 
-CROWDED_SECONDS: Final = 5.0
-"""How long after an answer that was full of other partitions the next ones are expected to be full too."""
-
-LIVE_SECONDS: Final = 1.0
-"""How long after a record of a partition that needs no budget the link counts as having live traffic."""
-
-PASSING_SECONDS: Final = 0.04
-"""How long a grant may take to pass beside live traffic, whose records wait behind it."""
-
-_SHORT_PASSING_SECONDS: Final = 0.005
-"""An answer that passes in less says nothing of what the link carries."""
-
-AT_ONCE_SECONDS: Final = 0.07
-"""How much longer than the quickest answer lately one may take, and count as one that did not wait at the leader."""
-
-FORGETS_DISTANCE: Final = 1.01
-"""By how much the quickest answer counts for slower with each that follows: the way may have become longer."""
-
+CROWDED_SECONDS: Final = 5.0  # how long answers are expected to be full of other partitions after one that was
+LIVE_SECONDS: Final = 1.0  # how long a link has live traffic after a record of a partition that needs no budget
+PASSING_SECONDS: Final = 0.04  # how long a grant may take to pass beside live traffic, whose records wait behind it
+_SHORT_PASSING_SECONDS: Final = 0.005  # an answer that passes in less says nothing of what the link carries
+AT_ONCE_SECONDS: Final = 0.07  # what an answer that did not wait takes longer than the quickest one lately
+FORGETS_DISTANCE: Final = 1.01  # how much slower the quickest counts with each one: the way may have become longer
 TOPICS_PER_STEP: Final = 500  # settled in one step of about 2 ms, if each has records
 _ERRORS_OF_NO_TOPIC: Final = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID})
 
@@ -155,17 +143,13 @@ class Settlement:
             for replica in self._barren:
                 state.partitions.queue.brought_nothing(replica)
             return
-        crowded_until = self._now + CROWDED_SECONDS
         room = fetch.max_bytes - size
-        if state.crowded_until > self._now and room < state.partitions.most_max_bytes:
-            state.crowded_until = crowded_until  # others would still fill it
         for replica in self._barren:
             is_full = room < replica.max_bytes
             if not is_full or fetch.grants_are_first:
                 replica.batches.miss(replica.topic.batches, is_last_hop=state.throttle.takes_out)
             if not fetch.grants_are_first and (is_full or replica.batches.has_to_be_first):
-                state.crowded_until = crowded_until
-                state.partitions.queue.had_no_room(replica)
+                state.crowded_until = self._now + CROWDED_SECONDS
 
     # Liveness
 
@@ -202,16 +186,14 @@ class Settlement:
     def _take_offsets(self, some: Sequence[ScannedTopic]) -> Steps[None]:
         topics, number = self._state.partitions.topics, self._state.number
         is_incremental = self._state.sessions.is_incremental  # then each partition that is named counts
-        entries = 0  # looked at since the last step
+        entries = StepWork(PARTITIONS_PER_STEP)
         for key, headers, _, _ in some:
             topic = topics.get(key)
             if topic is None or (topic.repeats_response(headers, number) and not is_incremental):
                 continue
             for block in blocks_of(headers, RESPONSE_ENTRY.size):
                 self._take_answers(topic, block)
-                entries += len(block) // RESPONSE_ENTRY.size
-                if entries >= PARTITIONS_PER_STEP:
-                    entries = 0
+                if entries.is_enough(len(block) // RESPONSE_ENTRY.size):
                     yield
 
     def _take_answers(self, topic: ReplicaTopic, headers: bytes) -> None:

@@ -31,47 +31,26 @@ class LeaderEntry(Enum):
     CAPPED = auto()  # the same but for partition_max_bytes
 
 
+@dataclass(slots=True, eq=False)
 class ReplicaPartition:
     """One partition, as the follower's last request and the leader's last answers show it."""
 
-    __slots__ = (
-        "arrived",
-        "at_leader",
-        "batches",
-        "earlier_high_watermark",
-        "entry",
-        "fetch_offset",
-        "high_watermark",
-        "in_sync_from",
-        "in_sync_until",
-        "last_reported",
-        "leader_epoch",
-        "left_out_from",
-        "max_bytes",
-        "partition",
-        "served_number",
-        "topic",
-    )
-
-    def __init__(self, topic: ReplicaTopic, partition: int, fetch_offset: int, max_bytes: int) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.fetch_offset = fetch_offset
-        self.max_bytes = max_bytes
-        self.high_watermark = UNKNOWN_OFFSET
-        self.earlier_high_watermark = UNKNOWN_OFFSET  # the one that was known before `high_watermark`
-        self.last_reported = UNKNOWN_OFFSET  # the last one in an answer; kept when `high_watermark` becomes unknown
-        # the least fetch offset that counts as in sync until `in_sync_until`; see `keep_in_sync`
-        self.in_sync_from = UNKNOWN_OFFSET
-        self.in_sync_until = LONG_AGO  # clock seconds
-        self.batches = BatchSizes()
-        self.served_number = 0  # number of the link's last answer with records of it
-        self.arrived = 0  # bytes of whole batches in the last answer; the next fetch offset tells their offsets
-        self.leader_epoch = NO_LEADER_EPOCH
-        # the link's `left_out_count` when this was last counted; the difference is how often it was left out since
-        self.left_out_from = 0
-        self.entry = b""  # from v7 on: its latest entry as on the wire
-        self.at_leader = LeaderEntry.ABSENT
+    topic: ReplicaTopic
+    partition: int
+    fetch_offset: int
+    max_bytes: int
+    high_watermark: int = UNKNOWN_OFFSET
+    earlier_high_watermark: int = UNKNOWN_OFFSET  # the one that was known before `high_watermark`
+    last_reported: int = UNKNOWN_OFFSET  # the last one in an answer; kept when `high_watermark` becomes unknown
+    in_sync_from: int = UNKNOWN_OFFSET  # the least fetch offset that counts as in sync until `in_sync_until`
+    in_sync_until: float = LONG_AGO  # clock seconds; see `keep_in_sync`
+    batches: BatchSizes = field(default_factory=BatchSizes)
+    served_number: int = 0  # number of the link's last answer with records of it
+    arrived: int = 0  # bytes of whole batches in the last answer; the next fetch offset tells their offsets
+    leader_epoch: int = NO_LEADER_EPOCH
+    left_out_from: int = 0  # the link's `left_out_count` when this was counted: it was left out as often since
+    entry: bytes = b""  # from v7 on: its latest entry as on the wire
+    at_leader: LeaderEntry = LeaderEntry.ABSENT
 
     def advance(self, fetch_offset: int) -> None:
         """Take a fetch offset beyond the last one, and learn the bytes per offset from it."""
@@ -155,6 +134,7 @@ class ReplicaPartition:
         return int(min(self.max_bytes, rest)) if self.high_watermark != UNKNOWN_OFFSET else self.max_bytes
 
 
+@dataclass(slots=True, eq=False)
 class ReplicaTopic:
     """One topic's partitions, as one follower fetches them.
 
@@ -162,51 +142,23 @@ class ReplicaTopic:
     into.
     """
 
-    __slots__ = (
-        "_earlier_blocks",
-        "_request_blocks",
-        "_request_number",
-        "_response_blocks",
-        "_response_number",
-        "absent",
-        "batches",
-        "behind",
-        "coverage",
-        "key",
-        "lag",
-        "made_up",
-        "name",
-        "partitions",
-        "tags",
-        "throttled",
-        "unknown",
-    )
-
-    def __init__(
-        self,
-        key: bytes,
-        name: bytes | None,
-        lag: AskedTopic,
-        throttled: Container[int],
-        coverage: Coverage,
-    ) -> None:
-        self.key = key  # as on the wire: the name, from v13 on the id
-        self.name = name  # None while it is not known for the id
-        self.tags = b""  # the topic's own tag buffer in requests (v12+)
-        self.lag = lag
-        self.throttled = throttled
-        self.coverage = coverage  # for each quota, the partitions that belong to it
-        self.partitions: dict[int, ReplicaPartition] = {}
-        self.absent: dict[int, ReplicaPartition] = {}  # remembered, but not asked for now
-        self.behind: dict[int, ReplicaPartition] = {}
-        self.unknown: set[int] = set()  # throttled partitions without a known high watermark
-        self.batches = BatchSizes()  # of the topic as a whole
-        # version, and the encoded entries of all behind; kept while they stay the same
-        self.made_up: tuple[int, bytes] | None = None
-        self._request_number = self._response_number = -1
-        self._earlier_blocks: dict[bytes, bytes] = {}
-        self._request_blocks: dict[bytes, bytes] = {}
-        self._response_blocks: dict[bytes, bytes] = {}
+    key: bytes  # as on the wire: the name, from v13 on the id
+    name: bytes | None  # None while it is not known for the id
+    lag: AskedTopic
+    throttled: Container[int]
+    coverage: Coverage  # for each quota, the partitions that belong to it
+    tags: bytes = b""  # the topic's own tag buffer in requests (v12+)
+    partitions: dict[int, ReplicaPartition] = field(default_factory=dict)
+    absent: dict[int, ReplicaPartition] = field(default_factory=dict)  # remembered, but not asked for now
+    behind: dict[int, ReplicaPartition] = field(default_factory=dict)
+    unknown: set[int] = field(default_factory=set)  # throttled partitions without a known high watermark
+    batches: BatchSizes = field(default_factory=BatchSizes)  # of the topic as a whole
+    made_up: tuple[int, bytes] | None = None  # version and entries of all behind, kept while they stay the same
+    _request_number: int = -1
+    _response_number: int = -1
+    _earlier_blocks: dict[bytes, bytes] = field(default_factory=dict)
+    _request_blocks: dict[bytes, bytes] = field(default_factory=dict)
+    _response_blocks: dict[bytes, bytes] = field(default_factory=dict)
 
     def repeats_request(self, entries: bytes, number: int) -> bool:
         """Note a block of request `number`. Returns whether the request before had the same one."""
@@ -274,5 +226,4 @@ class InFlight:
     max_wait_seconds: float = 0.0
 
 
-Grant = tuple[ReplicaPartition, int]
-"""A partition and its partition_max_bytes."""
+Grant = tuple[ReplicaPartition, int]  # A partition and its partition_max_bytes

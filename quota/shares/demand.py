@@ -7,20 +7,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-SECONDS: Final = 5
-"""Use is the mean of so many seconds: traffic is not even."""
-
-LATEST: Final = 3
-"""Of so many seconds the one with the most use counts where that is less: what has ended is free sooner."""
-
-FULL: Final = 0.97
-"""Who uses this part of its share or more would use more."""
-
-HEADROOM: Final = 1.06
-"""What is asked for above what is used. More than 1 / FULL, so that a demand that is met does not grow by itself."""
-
-LEAST_MORE: Final = 0.03
-"""What is asked for above what is used, as a part of it, when a share that was large enough is used up: twice this."""
+SECONDS: Final = 5  # use is the mean of so many seconds: traffic is not even
+LATEST: Final = 3  # of so many the one with most use counts where that is less: what ended is free sooner
+FULL: Final = 0.97  # who uses this part of its share or more would use more
+HEADROOM: Final = 1.06  # asked for above what is used; above 1 / FULL, so that a met demand does not grow by itself
+LEAST_MORE: Final = 0.03  # twice this part more than is used is asked for, when a large enough share is used up
 
 
 class DemandMeter:

@@ -19,12 +19,10 @@ from typing import Final, Literal, NamedTuple
 
 from weir.quota.shares.allocation import allocate
 
-MARGIN_SECONDS: Final = 0.5
-"""How much sooner a part ends for who has it, and how much longer it binds: shares are put in force by and by."""
+MARGIN_SECONDS: Final = 0.5  # a part ends sooner for who has it, and binds longer: shares come in force by and by
 
 Refusal = Literal["not_a_member", "other_terms"]
-Absence = Literal["ended", "without"]
-"""Why a member uses nothing: it does not run, or does not have the rate."""
+Absence = Literal["ended", "without"]  # why a member uses nothing: it does not run, or does not have the rate
 
 
 class Pace(NamedTuple):
@@ -62,28 +60,20 @@ class Allotment(NamedTuple):
     """What the one that divides tells another one."""
 
     rate: float
-    members: int
-    """How many share it, as the one that divides knows."""
-    number: int
-    """Those of one life grow. 0: nothing is given yet."""
-    size: float
-    """In bytes/s."""
-    said_at: float
-    """What the other one's clock showed when it answered last."""
-    is_divided: bool
-    """Whether others have taken parts from this one."""
+    members: int  # how many share it, as the one that divides knows
+    number: int  # those of one life grow. 0: nothing is given yet
+    size: float  # in bytes/s
+    said_at: float  # what the other one's clock showed when it answered last
+    is_divided: bool  # whether others have taken parts from this one
 
 
 class Word(NamedTuple):
     """The answer to a part."""
 
-    demand: float
-    """What it would use at most, in bytes/s."""
+    demand: float  # what it would use at most, in bytes/s
     said_at: float
-    takes: bool
-    """Whether the part binds it now."""
-    divides: bool
-    """Whether it would divide the rate itself."""
+    takes: bool  # whether the part binds it now
+    divides: bool  # whether it would divide the rate itself
 
 
 class _Held(NamedTuple):
@@ -122,8 +112,7 @@ class Share:
     ) -> None:
         self.own_id = own_id
         self.terms = terms
-        self.demand = 0.0
-        """What this member would use at most, in bytes/s."""
+        self.demand = 0.0  # what this member would use at most, in bytes/s
         self._clock = clock
         self._numbers = numbers
         self._quiet_until = quiet_until
