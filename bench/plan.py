@@ -159,7 +159,7 @@ class Fetches:
         self.now = 1000.0
         self.throttle = throttle = Throttle("leader", LEADER, lambda: self.now, settings)
         throttle.topic_names.learn(topic_ids or {})
-        throttle.topic_names_changed()
+        throttle.classify_anew()
         throttled = {(name, id_) for name, id_ in behind if throttle.rules.is_throttled(name.decode(), id_)}
         self.follower = follower
         self.leader = Leader(10_240, throttled, active)

@@ -57,7 +57,7 @@ class ClusterFacts:
     def topic_names(self, _generation: int) -> None:
         """Look again at topics that have ids only: an id has a name."""
         for throttle in self._throttles:
-            throttle.topic_names_changed()
+            throttle.classify_anew()
         self.replan_held()
 
     def replan_held(self) -> None:

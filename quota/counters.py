@@ -1,12 +1,13 @@
-"""What one side counts between two samples, in record bytes and clock seconds. All counts are cut off together."""
+"""What one side counts, for the metrics and between two samples: record bytes and clock seconds."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
+from weir.lag.broker_ids import MOST_IDS, NO_BROKER
 from weir.protocol.records import RecordsSeen
 
 
@@ -20,6 +21,8 @@ class PartitionCounts(NamedTuple):
     left_out: list[int]
 
 
+MOST_TOPICS: Final = 100_000  # topics whose bytes are counted one by one
+NO_TOPIC: Final = b""  # the key under which all further topics are counted together
 MOST_QUOTAS: Final = 10_000  # of one interval, with those changed in it: further ones are not counted
 _FIELDS = len(PartitionCounts._fields)
 _CUT, _BATCHES, _LEFT_OUT = map(PartitionCounts._fields.index, ("cut", "batches", "left_out"))
@@ -138,3 +141,40 @@ class IntervalCounts:
         quota = self.in_force.get(name)
         if quota is not None:
             quota.record(now, size)
+
+
+@dataclass(slots=True)
+class ThrottleStats:
+    """Plain counters for the metrics; bytes are record bytes, topics UTF-8."""
+
+    replication_bytes: dict[tuple[int, bool], int] = field(default_factory=lambda: defaultdict(int))
+    """By peer, and by whether the partition is throttled."""
+    partition_bytes: dict[bytes, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    """By topic and partition. A topic that no replica has fetched for long is dropped; NO_TOPIC has those beyond
+    MOST_TOPICS."""
+    cut_bytes: int = 0
+    catch_up_beside_throttle: int = 0
+    """Bytes of replicas behind that no quota may hold back, while some quota may hold back others."""
+    partitions_left_out: int = 0
+    offset_probes: int = 0
+    taken_out_bytes: int = 0  # records that stayed on the leader's machine
+    full_fetches_received: int = 0
+    """From v7 on: followers' fetches that list every partition. In the steady state there are none."""
+    full_fetches_sent: int = 0  # fetches that weir sends to leaders and that list every partition
+    sessions_evicted: int = 0  # followers' fetch sessions that gave way to another one (KIP-227)
+    would_leave_out: Counter[str] = field(default_factory=Counter)
+    """By quota, of those that only observe: partitions with records that it would have left out."""
+    interval: IntervalCounts | None = None  # what is counted for the next sample; None while no samples are taken
+
+    def sizes(self, topic: bytes) -> Counter[int]:
+        """Return the counter of a topic's bytes, by partition."""
+        if topic not in self.partition_bytes and len(self.partition_bytes) >= MOST_TOPICS:
+            topic = NO_TOPIC
+        return self.partition_bytes[topic]
+
+    def count_replication(self, peer: int, is_throttled: bool, size: int) -> None:
+        """Count bytes of a peer's links."""
+        key = peer, is_throttled
+        if key not in self.replication_bytes and len(self.replication_bytes) >= 2 * MOST_IDS:
+            key = NO_BROKER, is_throttled
+        self.replication_bytes[key] += size

@@ -142,7 +142,7 @@ class RemovedReplicas:
         found = {one for told in described.values() for state in told if state is not None for one in _ids(state)}
         for throttle in self.throttles:
             if throttle.brokers.learn(found):
-                throttle.replicas_known()
+                throttle.classify_anew()
             for broker_id, topic in throttle.brokers.unsure():
                 lag = throttle.lag.known(broker_id, topic)
                 if topic in described and lag is not None and lag.is_asked:

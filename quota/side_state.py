@@ -8,13 +8,11 @@ from typing import Literal, Protocol
 
 from weir.lag.broker_ids import NO_BROKER, BrokerIds
 from weir.lag.tracker import LagTracker
-from weir.quota.budget.accounts import LinkAccounts
-from weir.quota.budget.ledger import CREDIT_SECONDS, SAVED_SECONDS, StrictLedger
+from weir.quota.budget.ledger import CREDIT_SECONDS, SAVED_SECONDS, LinkAccounts, StrictLedger
 from weir.quota.budget.quota import Quota
-from weir.quota.counters import CountedQuota, IntervalCounts
+from weir.quota.counters import CountedQuota, IntervalCounts, ThrottleStats
 from weir.quota.settings import Clock, SideName, ThrottleSettings
 from weir.quota.side_quotas import CONFIGURED, SideQuotas
-from weir.quota.stats import ThrottleStats
 from weir.quota.throttled_replicas import NO_PARTITION
 from weir.quota.topic_names import TopicNames
 
@@ -54,22 +52,17 @@ class SideState:
         """The quotas in force, and what each covers."""
         self.side = side
         self.stats = ThrottleStats()
-        self.takes_out = side == "leader"
-        """Whether records above a grant are taken out of answers: where the broker that sends them is on this machine.
-        """
+        self.takes_out = side == "leader"  # whether records above a grant are taken out of answers: beside the broker
         self.brokers = BrokerIds()
         self.brokers.learn([broker_id])
         settings = settings or ThrottleSettings()
         self.lag = LagTracker(
             clock, settings.replica_lag_time_max_ms / 1000, self._forget_topic, self.in_isr, self.brokers
         )
-        self._generation = 0
         self.holders: set[SideLink] = set()
         self._stranger_partitions: dict[SideLink, int] = {}
         self._released_stuck_at = -math.inf
-        self.in_force_since: float | None = None
-        """When this side began to throttle; None while it does not. It throttles when it has a rate and a listed
-        replica here, or another quota."""
+        self.in_force_since: float | None = None  # since when it has a rate and a listed replica here, or another quota
         self._in_sync_replicas: Mapping[tuple[bytes, int], frozenset[int]] = {}
         self.under_min_isr: frozenset[tuple[bytes, int]] = frozenset()
         self.configure(settings)
@@ -99,7 +92,7 @@ class SideState:
     @property
     def generation(self) -> int:
         """Grows whenever the answer to "throttled?" or "in sync?" may have changed."""
-        return self.rules.generation + self._generation
+        return self.rules.generation
 
     def configure(self, settings: ThrottleSettings) -> None:
         """Put other settings in force at once. Requests in flight are settled with the new quotas."""
@@ -125,11 +118,11 @@ class SideState:
             for topic, partition in partitions:
                 by_topic.setdefault(topic, set()).add(partition)
             self.rules.facts.under_min_isr = {topic: frozenset(ids) for topic, ids in by_topic.items()}
-            self._generation += 1
+            self.classify_anew()
 
-    def topic_names_changed(self) -> None:
-        """Note that names of topics were learnt."""
-        self._generation += 1
+    def classify_anew(self) -> None:
+        """Have all partitions classified again: names of topics were learnt, or ids of brokers."""
+        self.rules.generation += 1
 
     # What is in sync
 
@@ -214,10 +207,6 @@ class SideState:
                 size = self.stats.replication_bytes.pop((broker_id, is_throttled), 0)
                 if size:
                     self.stats.count_replication(NO_BROKER, is_throttled, size)
-
-    def replicas_known(self) -> None:
-        """Have all partitions classified again: ids that were taken for no broker's are known now."""
-        self._generation += 1
 
     def _forget_topic(self, topic: bytes) -> None:
         self.stats.partition_bytes.pop(topic, None)

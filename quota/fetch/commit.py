@@ -18,12 +18,11 @@ from weir.protocol.fetch import (
 )
 from weir.protocol.steps import Steps
 from weir.protocol.take_out import Passing
-from weir.quota.fetch import response_limit
+from weir.quota.fetch import request_parts
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.fetch.link_state import LinkState
 from weir.quota.fetch.order import granted_bytes
 from weir.quota.fetch.plan import Action, FetchPlan, FetchView
-from weir.quota.fetch.request_parts import treated_topics
 from weir.quota.fetch.sessions import LEFT_OUT_MS, METADATA_LOG
 from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, InFlight, LeaderEntry, ReplicaPartition
 
@@ -34,8 +33,8 @@ _TOPICS_PER_STEP = 1_000  # topics that are encoded into an answer in one step o
 def commit(view: FetchView, plan: FetchPlan) -> Steps[Decision]:
     """Carry out `plan`, which was made from `view` just now. Done in steps."""
     state, request, partitions = view.state, view.request, view.partitions
-    for claim in plan.claims:
-        claim.offer.quota.wait(view.ask, claim.offer, claim.part, view.now)
+    for offer, part in plan.claims:
+        offer.quota.wait(view.ask, offer, part, view.now)
     if not plan.asks_all or plan.action not in (Action.GRANT, Action.PROBE):
         state.leave_unanswered(view.now)
     if plan.action is Action.ANSWER:
@@ -57,7 +56,7 @@ def commit(view: FetchView, plan: FetchPlan) -> Steps[Decision]:
         # On the follower's side it may bring one batch. So one that is to tell who is in sync asks for nothing that is
         # known to be behind: in sync there is no batch for it to bring.
         state.throttle.stats.offset_probes += 1
-        fetch = InFlight(asks_all=plan.asks_all, is_probe=True)
+        fetch = InFlight(asks_all=plan.asks_all)
         return (yield from _forward(state, request, fetch, asked=asked, drops_behind=not plan.asks_all))
     if state.sessions.is_incremental:
         # A partition that the leader's session has already stands in front of the new grants. Asked for with 0 bytes,
@@ -155,7 +154,7 @@ def _forward(
     A whole answer has an entry for every partition, so those left out get an empty one.
     """
     side, row, sessions = state.throttle, fetch_version(request.header.api_version), state.sessions
-    partitions = state.partitions
+    partitions, asks = state.partitions, asked != ()
     appended, appended_topics = b"", 0
     if sessions.is_incremental:
         request = yield from sessions.changes(
@@ -168,7 +167,7 @@ def _forward(
         )
     else:
         if not passes:
-            topics = yield from treated_topics(
+            topics = yield from request_parts.treated_topics(
                 partitions.topics,
                 request,
                 grants,
@@ -181,16 +180,15 @@ def _forward(
         if drops_behind:
             made_up = yield from _made_up_topics(state, row.api_version)
             appended, appended_topics = (yield from _encoded(row.api_version, made_up)), len(made_up)
-    fetch.api_version, fetch.uses_topic_ids = row.api_version, row.names_topics_by_id
     if fetch.asks_all:
         sessions.is_asked_for_offsets = False
     fetch.forwarded_at, fetch.max_wait_seconds = side.clock(), request.max_wait_ms / 1000
     state.in_flight = fetch
     limit = side.settings.response_max_bytes
     if limit is not None:
-        request, state.next_included = response_limit.limit_response(request, limit, state.next_included)
+        request, state.next_included = request_parts.limit_response(request, limit, state.next_included)
     fetch.max_bytes = request.max_bytes
-    may_bring_more = fetch.grants or fetch.is_probe or partitions.is_asked_for_none
+    may_bring_more = grants or asks or partitions.is_asked_for_none
     return Forward(
         request,
         appended,

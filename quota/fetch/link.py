@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 from weir.protocol.fetch import FetchRequest, encode_fetch_response
-from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND, FIRST_SESSION_VERSION
+from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 from weir.protocol.steps import Steps, at_once
-from weir.quota.budget.accounts import LEAST_BYTES
+from weir.quota.budget.ledger import LEAST_BYTES
 from weir.quota.fetch.commit import commit, commit_pass
 from weir.quota.fetch.decisions import Answer, Decision, Hold
 from weir.quota.fetch.intake import MOST_PARTITIONS, TooManyPartitions, take_incremental, take_whole
@@ -95,8 +95,7 @@ class ReplicaLink(LinkState):
         fetch = self.in_flight
         if fetch is None:
             raise RuntimeError("an answer is settled that no fetch awaits")
-        if fetch.api_version >= FIRST_SESSION_VERSION:
-            self.sessions.answered(head)
+        self.sessions.answered(head)
         self.number += 1
         yield from Settlement(self, fetch, head).steps(topics)
         self.in_flight = None

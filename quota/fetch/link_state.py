@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from weir.quota.budget.accounts import LinkAccounts
+from weir.quota.budget.ledger import LinkAccounts
 from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.sessions import FetchSessions
 from weir.quota.fetch.state import InFlight

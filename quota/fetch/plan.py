@@ -63,6 +63,7 @@ class FetchView(Struct):
     held_seconds: float
     now: float
     ask: Ask
+    max_bytes: int  # the most record bytes of the answer: as in the request, or the configured cap
     by_turns: bool  # whether the catch-up order goes by turns, not by urgency
     offers: tuple[Offer, ...]
     """One for each quota that limits something on the link; empty where nothing waits for a grant."""
@@ -78,11 +79,6 @@ class FetchView(Struct):
         return self.state.partitions
 
     @property
-    def takes_out(self) -> bool:
-        """Whether records above a grant are taken out of the answer. Then a probe brings none."""
-        return self.state.throttle.takes_out
-
-    @property
     def most_offered(self) -> int | None:
         """How many bytes the leader's side may divide among all that is granted; None where each grant has its own.
 
@@ -94,17 +90,6 @@ class FetchView(Struct):
         return max(1, int(min(self.offers[0].spend, self.max_bytes)))
 
     @property
-    def max_bytes(self) -> int:
-        """The most record bytes of the answer: as in the request, or the configured cap where that is less."""
-        limit = self.state.throttle.settings.response_max_bytes
-        return self.request.max_bytes if limit is None else min(limit, self.request.max_bytes)
-
-    @property
-    def max_wait_seconds(self) -> float:
-        """How long the follower lets the leader wait for records."""
-        return self.request.max_wait_ms / 1000
-
-    @property
     def probe_at(self) -> float:
         """When the link's next offset probe goes; inf where there is nothing to ask."""
         # Without a high watermark it is not known who is in sync. And who asks for 0 bytes of everything is the
@@ -112,7 +97,8 @@ class FetchView(Struct):
         partitions, since = self.partitions, self.state.unanswered_since
         if partitions.unknown_count or self.state.sessions.is_asked_for_offsets or not partitions.queue:
             return self.now
-        return math.inf if since is None else since + (FREE_PROBE_SECONDS if self.takes_out else PROBE_SECONDS)
+        takes_out = self.state.throttle.takes_out
+        return math.inf if since is None else since + (FREE_PROBE_SECONDS if takes_out else PROBE_SECONDS)
 
 
 def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: float) -> FetchView:
@@ -145,14 +131,13 @@ def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: f
         state.most_beside_live if is_live else math.inf,
     )
     offers = tuple([quota.offer(ask, now) for quota in quotas])
-    return FetchView(state, request, held_seconds, now, ask, by_turns, offers)
+    limit = side.settings.response_max_bytes
+    max_bytes = request.max_bytes if limit is None else min(limit, request.max_bytes)
+    return FetchView(state, request, held_seconds, now, ask, max_bytes, by_turns, offers)
 
 
-class Claim(Struct, frozen=True):
-    """A place in a quota's line, in which the link waits for `part`."""
-
-    offer: Offer
-    part: Part
+Claim = tuple[Offer, Part]
+"""A place in a quota's line, in which the link waits for a part."""
 
 
 class FetchPlan(Struct, frozen=True):
@@ -178,7 +163,7 @@ def plan(view: FetchView) -> FetchPlan:
         return _granted(view, grants, parts, claims)
     if view.probe_at <= view.now:
         is_asked = view.state.sessions.is_asked_for_offsets
-        asks_all = view.takes_out or not view.partitions.unknown_count or is_asked
+        asks_all = view.state.throttle.takes_out or not view.partitions.unknown_count or is_asked
         return FetchPlan(Action.PROBE, claims=claims, asks_all=asks_all)
     return _left_out(view, claims, min(ready, view.probe_at))
 
@@ -191,7 +176,7 @@ def _grants(view: FetchView) -> tuple[tuple[Grant, ...], dict[Quota, Part], tupl
     spends = {offer.quota: offer.spend for offer in view.offers if offer.ready <= view.now}
     first: dict[Quota, Part] = {}
     smaller: dict[Quota, float] = {}  # quotas whose part was made smaller, and when the larger one would fit
-    claims = [Claim(offer, offer.claimed) for offer in view.offers if offer.claimed is not None]
+    claims = [(offer, offer.claimed) for offer in view.offers if offer.claimed is not None]
     ready = min([offer.ready for offer in view.offers if offer.ready > view.now], default=math.inf)
     soon = {offer.quota for offer in view.offers if view.now < offer.ready <= view.now + LONGEST_KEPT_SECONDS}
     while spends:
@@ -218,7 +203,7 @@ def _grants(view: FetchView) -> tuple[tuple[Grant, ...], dict[Quota, Part], tupl
             del spends[quota]
             if fits_at <= view.now + LONGEST_KEPT_SECONDS:
                 soon.add(quota)
-            claims.append(Claim(offer, first[quota]))
+            claims.append((offer, first[quota]))
             ready = min(ready, fits_at)
             break
         else:
@@ -257,7 +242,7 @@ def fill(
     answer, version = _Purse(float(view.max_bytes)), view.request.header.api_version
     every = [answer, *purses.values()]
     wastes_some, has_several_quotas = view.ask.answer_seconds > SLOW_SECONDS, len(view.offers) > 1
-    can_take_out = view.takes_out
+    can_take_out = view.state.throttle.takes_out
     awaited: set[Quota] = set()
     for replica in view.order:
         own = [answer, *_purses_of(replica, purses)] if has_several_quotas else every
@@ -282,7 +267,7 @@ def fill(
                 # the first grant of a quota does not wait until those of other quotas leave it the first place
                 and not (cap <= answer.left and not any([purse.size for purse in own[1:]]))
             ):
-                min(own, key=_left).is_open = False
+                min(own, key=lambda purse: purse.left).is_open = False
                 if not _any_open(every):
                     break
                 continue
@@ -310,10 +295,6 @@ def _any_open(purses: list[_Purse]) -> bool:
     return purses[0].is_open and any([purse.is_open for purse in purses[1:]])
 
 
-def _left(purse: _Purse) -> float:
-    return purse.left
-
-
 def _purses_of(replica: ReplicaPartition, purses: Mapping[Quota, _Purse]) -> list[_Purse]:
     """Return what a partition's bytes are paid from; empty where one of its quotas has nothing to spend."""
     quotas = replica.quotas
@@ -327,15 +308,11 @@ def _keep_scarcest(
 
     Else partitions of one quota each would take turns with either. `awaited`: what earlier partitions wait for.
     """
-    quotas = sorted(replica.quotas, key=_rate)
+    quotas = sorted(replica.quotas, key=lambda quota: quota.rate or 0)
     missing = [quota for quota in quotas if quota not in purses]
     if quotas and quotas[0] in purses and all([quota in soon and quota not in awaited for quota in missing]):
         purses[quotas[0]].is_open = False
     awaited.update(missing)
-
-
-def _rate(quota: Quota) -> int:
-    return quota.rate or 0
 
 
 def _granted(
@@ -344,7 +321,7 @@ def _granted(
     # A partition without a high watermark may be in sync. Asked for with 0 bytes, its new records would not end the
     # wait at the leader, so there is none.
     wait_left = (
-        0 if view.partitions.unknown_count else max(0, round((view.max_wait_seconds - view.held_seconds) * 1000))
+        0 if view.partitions.unknown_count else max(0, view.request.max_wait_ms - round(view.held_seconds * 1000))
     )
     min_bytes = _min_bytes(view, grants, parts)
     if min_bytes > _AT_ONCE:
@@ -395,10 +372,9 @@ def _min_bytes(view: FetchView, grants: Iterable[Grant], parts: Mapping[Quota, P
 def _left_out(view: FetchView, claims: tuple[Claim, ...], ready: float) -> FetchPlan:
     now = view.now
     if view.partitions.count > view.partitions.behind_count:
-        shorter = min(view.max_wait_seconds, max(ready - now, SHORTEST_WAIT_SECONDS))
-        max_wait_ms = round(shorter * 1000)
+        max_wait_ms = round(min(view.request.max_wait_ms, max(ready - now, SHORTEST_WAIT_SECONDS) * 1000))
         return FetchPlan(Action.LEAVE_OUT, claims=claims, max_wait_ms=max_wait_ms, min_bytes=_AT_ONCE)
-    wait = min(max(view.max_wait_seconds, SHORTEST_WAIT_SECONDS), LONGEST_HOLD_SECONDS)
+    wait = min(max(view.request.max_wait_ms / 1000, SHORTEST_WAIT_SECONDS), LONGEST_HOLD_SECONDS)
     if view.held_seconds < wait - _SHORTEST_HOLD_SECONDS:
         until = min(max(ready, now + _SHORTEST_HOLD_SECONDS), now + wait - view.held_seconds)
         return FetchPlan(Action.HOLD, claims=claims, until=until)

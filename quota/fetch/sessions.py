@@ -23,8 +23,8 @@ from weir.protocol.fetch_session import (
 )
 from weir.protocol.response_scanner import ResponseHead
 from weir.protocol.steps import Steps, StepWork
+from weir.quota.counters import ThrottleStats
 from weir.quota.fetch.state import LONG_AGO, Grant, LeaderEntry, ReplicaPartition, ReplicaTopic
-from weir.quota.stats import ThrottleStats
 from weir.quota.topic_names import CLUSTER_METADATA_ID
 
 LEFT_OUT_MS: Final = -1
@@ -61,6 +61,11 @@ class FetchSessions:
         return self.api_version >= FIRST_SESSION_VERSION
 
     @property
+    def uses_topic_ids(self) -> bool:
+        """Whether requests name topics by id."""
+        return fetch_version(self.api_version).names_topics_by_id
+
+    @property
     def in_session(self) -> bool:
         """Whether the follower has a session."""
         return self._has_sessions and self.follower.id != NO_SESSION
@@ -81,10 +86,9 @@ class FetchSessions:
         self.api_version = request.header.api_version
         if not self._has_sessions:
             return 0
-        uses_topic_ids = fetch_version(request.header.api_version).names_topics_by_id
         if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
             self._lists_all = False
-            return self.follower.take(request.session_id, request.session_epoch, uses_topic_ids)
+            return self.follower.take(request.session_id, request.session_epoch, self.uses_topic_ids)
         self._stats.full_fetches_received += not _is_raft(request)
         keeps_slot = self.follower.id
         self.follower.end()
@@ -92,12 +96,13 @@ class FetchSessions:
         begins = request.session_epoch == INITIAL_EPOCH
         if begins and (session_id := keeps_slot or self._open_session(_count(request))):
             self.opened_at = self.opened_at if keeps_slot else now
-            self.follower.begin(session_id, uses_topic_ids)
+            self.follower.begin(session_id, self.uses_topic_ids)
         return 0
 
     def answered(self, head: ResponseHead) -> None:
         """Note that the leader's response, with `head` as it came, was passed on."""
-        self.leader.answered(head.error_code, head.session_id)
+        if self._has_sessions:
+            self.leader.answered(head.error_code, head.session_id)
 
     def head_patch(self, *, leaves_out: bool = False) -> Callable[[ResponseHead], ResponseHead] | None:
         """Return what turns the head of the leader's response into the follower's; None below v7. `leaves_out`:

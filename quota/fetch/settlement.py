@@ -66,7 +66,7 @@ class Settlement:
         partitions, stats, granted = self._state.partitions, self._state.throttle.stats, self._fetch.grants
         topic = partitions.topics.get(key)
         if topic is None:
-            count_strays(partitions, key, self._fetch.uses_topic_ids, records)
+            count_strays(partitions, key, self._state.sessions.uses_topic_ids, records)
             return
         is_throttling, name, queue = self._state.throttle.is_throttling, topic.name, partitions.queue
         sizes = None if name is None else stats.sizes(name)

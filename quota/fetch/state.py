@@ -211,15 +211,12 @@ class ReplicaTopic:
 class InFlight:
     """A forwarded fetch that is not answered yet."""
 
-    api_version: int = 0
-    uses_topic_ids: bool = False
     parts: Mapping[Quota, Part] = field(default_factory=dict)  # what was granted of each quota
     reserved: Mapping[StrictLedger, int] = field(default_factory=dict)  # bytes of it set aside, and not used yet
     max_bytes: int = 0  # of the whole answer
     grants: Mapping[ReplicaPartition, int] = field(default_factory=dict)  # the bytes that each may bring
     grants_are_first: bool = False  # whether the grants stand in front of everything else
     shares_max_bytes: bool = False  # whether each grant is for all bytes of the answer, which the leader's side divides
-    is_probe: bool = False
     asks_all: bool = False  # whether it has every partition that waits, so that its answer is true for all
     forwarded_at: float = 0.0  # clock seconds
     answer_began_at: float | None = None  # clock seconds; None while it did not, and where it came in one piece

@@ -14,10 +14,8 @@ unknown. One that is only silent may go on, and its rate / N stays its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal, NamedTuple
-
-from weir.quota.shares.allocation import allocate
 
 MARGIN_SECONDS: Final = 0.5  # a part ends sooner for who has it, and binds longer: shares come in force by and by
 
@@ -273,3 +271,17 @@ class Share:
         size = allocate(max(0.0, left), demands).get(member, 0.0) if any(demands.values()) else self._fair
         # one that has not said lately that it takes parts may have this one while this member joins another group
         return max(0.0, min(room, size, self.terms.rate if member in bound else self._fair))
+
+
+def allocate(rate: float, demands: Mapping[int, float]) -> dict[int, float]:
+    """Divide `rate` among those with a demand (bytes/s): equally, but nobody gets more than it wants.
+
+    What is left when all have what they want goes to all of them equally: they need not ask before they use more.
+    """
+    wanting = sorted((demand, member) for member, demand in demands.items() if demand > 0)
+    left, parts = rate, {}
+    for number, (demand, member) in enumerate(wanting):
+        parts[member] = min(demand, left / (len(wanting) - number))
+        left -= parts[member]
+    extra = max(0.0, left) / len(wanting) if wanting else 0.0
+    return {member: part + extra for member, part in parts.items()}

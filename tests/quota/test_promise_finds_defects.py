@@ -13,11 +13,10 @@ from tests.quota.model import hops
 from tests.quota.model.judge import judge
 from tests.quota.model.rogues import ROGUE_ID
 from tests.quota.model.scenario import MB, Event, Partition, Scenario, Side
-from weir.quota.budget.accounts import LinkAccounts
-from weir.quota.budget.ledger import Account, StrictLedger
+from weir.quota.budget.ledger import Account, LinkAccounts, StrictLedger
 from weir.quota.budget.queue import BudgetQueue
 from weir.quota.budget.quota import Part, Quota
-from weir.quota.fetch import plan, response_limit
+from weir.quota.fetch import plan, request_parts
 from weir.quota.fetch.order import GrantQueue
 from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.settlement import Settlement
@@ -127,7 +126,7 @@ def in_sync_lately_however_far_back(patch: Patch) -> None:
 
 def limits_not_kept(patch: Patch) -> None:
     """An answer may be as large as the follower says."""
-    patch.setattr(response_limit, "limit_response", lambda request, limit, start: (request, start))
+    patch.setattr(request_parts, "limit_response", lambda request, limit, start: (request, start))
 
 
 def lists_of_other_brokers(patch: Patch) -> None:

@@ -10,8 +10,7 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from weir.protocol.response_scanner import ScannedTopic
-from weir.quota.budget.accounts import LEAST_BYTES, LinkAccounts
-from weir.quota.budget.ledger import Account, StrictLedger
+from weir.quota.budget.ledger import LEAST_BYTES, Account, LinkAccounts, StrictLedger
 from weir.quota.fetch.decisions import Forward
 from weir.quota.fetch.link import STUCK_SECONDS, ReplicaLink
 from weir.quota.settings import SideName, ThrottleSettings

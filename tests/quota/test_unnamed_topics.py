@@ -33,7 +33,7 @@ def unnamed(rate: int, settings: ThrottleSettings | None = None, topic_id: bytes
 
 def learn(made: Cluster, name: bytes) -> None:
     made.throttles[0].topic_names.learn({TOPIC_ID: name})
-    made.throttles[0].topic_names_changed()
+    made.throttles[0].classify_anew()
 
 
 def received_in(made: Cluster, seconds: float) -> int:
@@ -46,7 +46,7 @@ def test_a_topic_that_was_made_a_moment_ago_is_throttled_from_its_first_fetch_on
     made = unnamed(MB)
     throttle, start = made.throttles[0], made.clock.now
     made.follower.run(ANSWER_SECONDS / 2)
-    throttle.topic_names_changed()  # the name of another topic came
+    throttle.classify_anew()  # the name of another topic came
     made.follower.run(ANSWER_SECONDS / 2)
     assert TOPIC_ID in throttle.rules.walked_topics(
         Ends(2, 2), by_id=True

@@ -236,7 +236,7 @@ class Run:
 
         def learn() -> None:
             throttle.topic_names.learn(names)
-            throttle.topic_names_changed()
+            throttle.classify_anew()
             for sidecar in self.sidecars if seconds else ():
                 if sidecar.throttle is throttle:
                     sidecar.covers_others()

@@ -7,8 +7,7 @@ from itertools import count
 import pytest
 
 from tests.fakes.clock import MovedClock
-from weir.quota.shares.allocation import allocate
-from weir.quota.shares.share import MARGIN_SECONDS, Allotment, Share, Terms, Word, pace_of
+from weir.quota.shares.share import MARGIN_SECONDS, Allotment, Share, Terms, Word, allocate, pace_of
 
 RATE = 900.0
 ALL = frozenset({1, 2, 3})
