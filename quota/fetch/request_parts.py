@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from weir.protocol.fetch import FetchRequest, RequestTopic, fetch_version
@@ -53,9 +53,16 @@ def treated_topics(
             continue
         kept: list[bytes] = []
         zero: list[bytes] = []
-        for start, (partition, _, max_bytes) in zip(
+        requested: Iterable[tuple[int, tuple[int, ...]]] = zip(
             range(0, len(entries), stride), row.requested(stride).iter_unpack(entries), strict=True
-        ):
+        )
+        if drops_behind and not topic.unknown:  # the loop below, quicker
+            behind = topic.behind
+            kept = [
+                entries[start : start + stride] for start, (partition, _, _) in requested if partition not in behind
+            ]
+            requested = ()
+        for start, (partition, _, max_bytes) in requested:
             entry = entries[start : start + stride]
             if partition in topic.behind:
                 if topic.behind[partition] in caps:
