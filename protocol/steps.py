@@ -11,6 +11,9 @@ T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
 
 
+PER_STEP = 1_000  # partitions or topics that are looked at in one step of about 2 ms
+
+
 class StepWork:
     """Counts the work of a step, in whatever unit: `if work.is_enough(1): yield`."""
 

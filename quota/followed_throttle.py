@@ -53,8 +53,7 @@ class FollowedThrottle:
         self._part = part
         self._rates: dict[str, _Rate] = {}
         self._lists: dict[str, Lists] = {}
-        self._told: set[str] = set()  # topics whose lists were told
-        self._told_as: frozenset[bytes] | None = None  # the same, until it changes
+        self.told: frozenset[bytes] = frozenset()  # topics (UTF-8) whose lists were told
         self._absent: dict[str, float] = {}  # those that servers do not know, and since when (clock seconds)
         self._kept: dict[str, dict[tuple[str, int], frozenset[int]]] = {}  # by topic: brokers by list and partition
         self.moves: Moves = {}
@@ -104,12 +103,11 @@ class FollowedThrottle:
 
     def take_lists(self, lists: Mapping[str, Lists | None]) -> None:
         """Take the lists of some topics. None is one whose lists are not told: what was told of it stays."""
+        if (told_now := {topic.encode() for topic, told in lists.items() if told is not None}) - self.told:
+            self.told |= told_now
         for topic, told in lists.items():
             if told is None:
                 continue
-            if topic not in self._told:
-                self._told.add(topic)
-                self._told_as = None
             set_ = {name: replicas for name, replicas in told.items() if replicas}
             if set_ == self._lists.get(topic, {}):
                 continue
@@ -120,20 +118,12 @@ class FollowedThrottle:
             else:
                 self._lists.pop(topic, None)
 
-    @property
-    def told(self) -> frozenset[bytes]:
-        """The topics (UTF-8) whose lists were told: the same object as long as they are the same."""
-        if self._told_as is None:
-            self._told_as = frozenset([topic.encode() for topic in self._told])
-        return self._told_as
-
     def forget_topics(self, known: set[str], now: float) -> None:
         """Forget the lists of topics that were not among `known` for LISTS_KEPT_SECONDS: they were deleted."""
-        absent = (self._lists.keys() | self._told) - known
+        absent = (self._lists.keys() | {topic.decode() for topic in self.told}) - known
         self._absent = {topic: self._absent.get(topic, now) for topic in absent}
         for topic in [topic for topic, since in self._absent.items() if now - since >= LISTS_KEPT_SECONDS]:
-            self._told.discard(topic)
-            self._told_as = None
+            self.told -= {topic.encode()}
             if self._lists.pop(topic, None) is not None:
                 self._is_made = False
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from weir.lag.topic_lag import TopicLag
 from weir.quota.throttle import Throttle
-from weir.quota.throttled_replicas import CLUSTER_METADATA_TOPIC
+from weir.quota.topic_names import METADATA_LOG
 
 
 class Replicas(NamedTuple):
@@ -36,7 +36,6 @@ counts as out of sync.
 MOST_TOPICS: Final = 500  # asked about at a time, the others in turn: a broker that died may have thousands
 _PARTITIONS_PER_SLICE: Final = 2_000  # looked at in about 1 ms
 _COST_OF_A_TOPIC: Final = 4  # in partitions that would take as long
-_CLUSTER_METADATA: Final = CLUSTER_METADATA_TOPIC.encode()  # no Metadata response has this topic
 
 
 class RemovedReplicas:
@@ -99,7 +98,7 @@ class RemovedReplicas:
             (throttle, lag)
             for throttle in self.throttles
             for lag in throttle.lag.topics()
-            if lag.names_topic and lag.topic != _CLUSTER_METADATA
+            if lag.names_topic and lag.topic not in METADATA_LOG
         ]
         named.reverse()
         return named

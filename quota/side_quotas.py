@@ -15,9 +15,8 @@ from weir.quota.budget.strict import StrictQuota
 from weir.quota.scopes import ClusterFacts, Ends, Matching, Reassigned, Recovering
 from weir.quota.settings import LEAST_SHARE, UNTOLD, Clock, QuotaSettings, ThrottleSettings
 from weir.quota.throttled_replicas import CLUSTER_METADATA_TOPIC, EVERY_PARTITION, NO_PARTITION, AnyOf, EveryPartition
-from weir.quota.topic_names import CLUSTER_METADATA_ID, TopicNames
+from weir.quota.topic_names import METADATA_LOG, TopicNames
 
-_METADATA_LOG = CLUSTER_METADATA_TOPIC.encode()
 CONFIGURED = "configured"  # the name of the quota of the listed replicas
 
 
@@ -165,7 +164,7 @@ class SideQuotas:
         told = self._told_lists
         if topic is not None and (told is None or topic in told or topic in self._listed):
             return self._listed.get(topic, NO_PARTITION)
-        if self.settings.rate is None or topic == _METADATA_LOG or topic_id == CLUSTER_METADATA_ID:
+        if self.settings.rate is None or topic in METADATA_LOG or topic_id in METADATA_LOG:
             return NO_PARTITION
         return self._listed_anywhere if told is None else EVERY_PARTITION
 
@@ -173,7 +172,7 @@ class SideQuotas:
         scope = quota.scope
 
         def covers(topic: bytes | None, topic_id: bytes, ends: Ends) -> Container[int]:
-            if topic == _METADATA_LOG or topic_id == CLUSTER_METADATA_ID:
+            if topic in METADATA_LOG or topic_id in METADATA_LOG:
                 return NO_PARTITION
             return scope.partitions(self.facts, topic, ends)
 

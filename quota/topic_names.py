@@ -14,6 +14,7 @@ from weir.protocol.metadata import NO_ID
 CLUSTER_METADATA_ID: Final = bytes(15) + b"\x01"
 """The id of `__cluster_metadata`, the same in every cluster (Uuid.METADATA_TOPIC_ID)."""
 
+METADATA_LOG: Final = (b"__cluster_metadata", CLUSTER_METADATA_ID)  # its topic's keys: the name, from v13 on the id
 MAX_IDS = 100_000
 FIRST_RETRY_SECONDS = 0.25  # a broker hears of a new topic later than the topic's leader
 MAX_RETRY_SECONDS = 60.0

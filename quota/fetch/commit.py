@@ -16,18 +16,18 @@ from weir.protocol.fetch import (
     encode_response_topics,
     fetch_version,
 )
-from weir.protocol.steps import Steps
+from weir.protocol.steps import PER_STEP, Steps
 from weir.protocol.take_out import Passing
 from weir.quota.fetch import request_parts
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.fetch.link_state import LinkState
 from weir.quota.fetch.order import granted_bytes
 from weir.quota.fetch.plan import Action, FetchPlan, FetchView
-from weir.quota.fetch.sessions import LEFT_OUT_MS, METADATA_LOG
+from weir.quota.fetch.sessions import LEFT_OUT_MS
 from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, InFlight, LeaderEntry, ReplicaPartition
+from weir.quota.topic_names import METADATA_LOG
 
 _EMPTY_MS = 1
-_TOPICS_PER_STEP = 1_000  # topics that are encoded into an answer in one step of about 2 ms
 
 
 def commit(view: FetchView, plan: FetchPlan) -> Steps[Decision]:
@@ -121,10 +121,10 @@ def _empty_answer(state: LinkState, request: FetchRequest) -> Steps[bytes]:
 
 def _encoded(version: int, made_up: Sequence[ResponseTopic]) -> Steps[bytes]:
     appended: list[bytes] = []
-    for first in range(0, len(made_up), _TOPICS_PER_STEP):
+    for first in range(0, len(made_up), PER_STEP):
         if first:
             yield
-        appended.append(encode_response_topics(version, made_up[first : first + _TOPICS_PER_STEP]))
+        appended.append(encode_response_topics(version, made_up[first : first + PER_STEP]))
     return b"".join(appended)
 
 
@@ -134,7 +134,7 @@ def _made_up_topics(state: LinkState, version: int) -> Steps[list[ResponseTopic]
     for topic in list(state.partitions.topics.values()):
         if topic.behind:
             made_up.append(ResponseTopic(topic.key, topic.made_up_entries(version, topic.behind.values())))
-            if not len(made_up) % _TOPICS_PER_STEP:
+            if not len(made_up) % PER_STEP:
                 yield
     return made_up
 

@@ -20,13 +20,12 @@ from weir.protocol.fetch import (
 )
 from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic
-from weir.protocol.steps import Steps, StepWork
+from weir.protocol.steps import PER_STEP, Steps, StepWork
 from weir.protocol.take_out import Passing
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
-from weir.quota.fetch.sessions import METADATA_LOG
+from weir.quota.topic_names import METADATA_LOG
 
 ASK_SECONDS: Final = 10.0  # how often what is behind is asked for with 0 bytes, for true offsets and errors
-_PARTITIONS_PER_STEP: Final = 1_000
 
 
 class InSyncOnly:
@@ -49,7 +48,7 @@ class InSyncOnly:
         asked: list[RequestTopic] = []
         left_out: list[ResponseTopic] = []
         asked_for: set[tuple[bytes, int]] = set()
-        work = StepWork(_PARTITIONS_PER_STEP)
+        work = StepWork(PER_STEP)
         for name, entries, stride, tags in request.topics:
             kept: list[bytes] = []
             zero: list[bytes] = []
@@ -105,7 +104,7 @@ class InSyncOnly:
                     self._high_watermarks.pop((name, partition), None)
                 else:
                     self._high_watermarks[name, partition] = high_watermark
-            if not number % _PARTITIONS_PER_STEP:
+            if not number % PER_STEP:
                 yield
 
     def close(self) -> None:

@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
 
-from weir.protocol.steps import Steps
+from weir.protocol.steps import PER_STEP, Steps
 from weir.quota.budget.queue import FLOOR
 from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
 from weir.quota.side_state import SideState
 
 RANK_SECONDS = 0.5  # how long a ranking is kept: one of thousands of partitions costs more than a fetch
-_RANKED_PER_STEP = 2_000  # partitions, in about 2 ms
 
 
 @dataclass(slots=True)
@@ -120,10 +119,10 @@ class GrantQueue:
             return
         waiting, self._entered = list(self), {}
         remaining: list[float] = []
-        for first in range(0, len(waiting), _RANKED_PER_STEP):
+        for first in range(0, len(waiting), PER_STEP):
             if first:
                 yield
-            remaining += [_remaining(replica) for replica in waiting[first : first + _RANKED_PER_STEP]]
+            remaining += [_remaining(replica) for replica in waiting[first : first + PER_STEP]]
         ranked = [waiting[place] for place in (yield from _sorted_places(remaining))]
         if under_min_isr := self._side.under_min_isr:
             ranked.sort(key=lambda one: (one.topic.name, one.partition) not in under_min_isr)
@@ -193,9 +192,9 @@ def _sorted_places(values: Sequence[float]) -> Steps[Sequence[int]]:
     """Return the places of all values, the least first. Sorted in steps: parts, which are then merged two by two."""
     count = len(values)
     parts = []
-    for first in range(0, count, _RANKED_PER_STEP):
-        parts.append(sorted(range(first, min(first + _RANKED_PER_STEP, count)), key=values.__getitem__))
-        if count > _RANKED_PER_STEP:
+    for first in range(0, count, PER_STEP):
+        parts.append(sorted(range(first, min(first + PER_STEP, count)), key=values.__getitem__))
+        if count > PER_STEP:
             yield
     while len(parts) > 1:
         merged = []

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from weir.lag.broker_ids import STRANGER
 from weir.protocol.fetch import NO_LEADER_EPOCH
-from weir.protocol.steps import Steps, StepWork
+from weir.protocol.steps import PER_STEP, Steps, StepWork
 from weir.quota.counters import IntervalCounts
 from weir.quota.fetch.order import GrantQueue
 from weir.quota.fetch.sessions import FetchSessions
@@ -15,8 +15,6 @@ from weir.quota.scopes import Ends
 from weir.quota.side_state import SideState
 from weir.quota.topic_names import printed_id
 
-UNKNOWN_REPLICA = -1
-PARTITIONS_PER_STEP = 1_000  # in one step of about 2 ms, when all are looked at again
 LAST_VERSION_BEFORE_LEADER_EPOCHS = 4  # followers below level 0.11 (KIP-101): they truncate to their high watermark
 FREED_PER_STEP = 300  # topics and partitions
 # how long a partition is remembered after the last fetch that asked for it: longer than a hop leaves one out
@@ -31,7 +29,7 @@ class LinkPartitions:
         self.sessions = sessions
         self.peer = peer
         self.is_stranger = False
-        self.claimed_id = UNKNOWN_REPLICA  # by the last fetch
+        self.claimed_id = -1  # by the last fetch
         self.topics: dict[bytes, ReplicaTopic] = {}
         self.absent: dict[ReplicaPartition, float] = {}  # when to forget each (clock seconds), oldest first
         self.queue = GrantQueue(side)  # of partitions behind, or without a high watermark
@@ -225,7 +223,7 @@ class LinkPartitions:
             return
         self._generation = generation
         self.queue.rank_anew()
-        work = StepWork(PARTITIONS_PER_STEP)
+        work = StepWork(PER_STEP)
         for topic in list(self.topics.values()):
             self._reclassify(topic, now)
             if work.is_enough(1 + len(topic.partitions)):
@@ -269,7 +267,7 @@ class LinkPartitions:
         """Classify anew what failed, now that it is asked for again. Done in steps."""
         failed, self.failed = self.failed, []
         for number, replica in enumerate(failed, start=1):
-            if not number % PARTITIONS_PER_STEP:
+            if not number % PER_STEP:
                 yield
             if replica.is_present:
                 replica.topic.forget_responses()

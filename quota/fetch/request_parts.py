@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from weir.protocol.fetch import FetchRequest, RequestTopic, fetch_version
-from weir.protocol.steps import Steps, StepWork
+from weir.protocol.steps import PER_STEP, Steps, StepWork
 from weir.quota.fetch.state import Grant, ReplicaPartition, ReplicaTopic
 
-_WORK_PER_STEP = 500  # topics and entries looked at in one step of about 2 ms
 FIRST_VERSION_WITH_LIMIT = 3
 _WAIT_WITH_SOME_LEFT_OUT_MS = 50  # new data of a partition asked for with 0 bytes wakes no fetch, so come back soon
 _MAX_BYTES = 2  # index in (partition, fetch offset, partition_max_bytes)
@@ -34,7 +33,7 @@ def treated_topics(
     asked: list[RequestTopic] = []
     caps, found = dict(grants), dict[ReplicaPartition, bytes]()
     granted_topics = {replica.topic for replica in caps}
-    work = StepWork(_WORK_PER_STEP)
+    work = StepWork(PER_STEP)
     for block in request.topics:
         name, entries, stride, tags = block
         topic = topics.get(name)

@@ -22,10 +22,10 @@ from weir.protocol.fetch_session import (
     LeaderSession,
 )
 from weir.protocol.response_scanner import ResponseHead
-from weir.protocol.steps import Steps, StepWork
+from weir.protocol.steps import PER_STEP, Steps, StepWork
 from weir.quota.counters import ThrottleStats
 from weir.quota.fetch.state import LONG_AGO, Grant, LeaderEntry, ReplicaPartition, ReplicaTopic
-from weir.quota.topic_names import CLUSTER_METADATA_ID
+from weir.quota.topic_names import METADATA_LOG
 
 LEFT_OUT_MS: Final = -1
 """throttle_time_ms of an answer in a session from which partitions were left out.
@@ -34,10 +34,6 @@ Normally, silence about a partition means that nothing is new. In such an answer
 by this value that it has to go on asking. Followers ignore values that are not above 0. A value above 0 would mute them
 from v8 on (KIP-219); followers without KAFKA-17455 then wait for `replica.socket.timeout.ms`, 30 s.
 """
-
-PARTITIONS_PER_STEP: Final = 1_000  # walked in one step of about 2 ms
-_NONE: Final = ()
-METADATA_LOG: Final = (b"__cluster_metadata", CLUSTER_METADATA_ID)  # keys of its topic: the name, from v13 on the id
 
 
 class FetchSessions:
@@ -142,7 +138,7 @@ class FetchSessions:
         if self.follower.id == NO_SESSION:
             self.touched = {}
             return request.with_(session_id=self.leader.id, session_epoch=FINAL_EPOCH)
-        work = StepWork(PARTITIONS_PER_STEP)
+        work = StepWork(PER_STEP)
         for topic in list(topics.values()):
             for replica in topic.partitions.values():
                 replica.at_leader = LeaderEntry.ABSENT if leaves_out and replica.behind else LeaderEntry.AS_CAME
@@ -152,16 +148,16 @@ class FetchSessions:
         for number, replica in enumerate(treated, start=1):
             self.touched[replica] = None
             replica.at_leader = LeaderEntry.CAPPED
-            if not number % PARTITIONS_PER_STEP:
+            if not number % PER_STEP:
                 yield
-        return request.with_(session_id=self.leader.id, session_epoch=INITIAL_EPOCH, forgotten=_NONE)
+        return request.with_(session_id=self.leader.id, session_epoch=INITIAL_EPOCH, forgotten=())
 
     def changes(
         self,
         request: FetchRequest,
         partitions: Iterable[ReplicaPartition],
-        grants: Sequence[Grant] = _NONE,
-        asked: Iterable[ReplicaPartition] = _NONE,
+        grants: Sequence[Grant] = (),
+        asked: Iterable[ReplicaPartition] = (),
         *,
         is_throttling: bool,
         grants_are_first: bool = False,
@@ -174,14 +170,14 @@ class FetchSessions:
         capped = dict(grants)
         for number, replica in enumerate(asked, start=1):
             capped.setdefault(replica, 0)
-            if not number % PARTITIONS_PER_STEP:
+            if not number % PER_STEP:
                 yield
         lists_all = self.leader.needs_full
         self._stats.full_fetches_sent += lists_all
         front: list[ReplicaPartition] = []
         gone: list[ReplicaPartition] = []
         for number, replica in enumerate(list(partitions) if lists_all else self.touched, start=1):
-            if not number % PARTITIONS_PER_STEP:
+            if not number % PER_STEP:
                 yield
             if replica in capped:
                 continue
@@ -197,7 +193,7 @@ class FetchSessions:
         for number, (replica, cap) in enumerate(capped.items(), start=1):
             replica.at_leader = LeaderEntry.CAPPED
             ours.append((replica, with_max_bytes(replica.entry, cap)))
-            if not number % PARTITIONS_PER_STEP:
+            if not number % PER_STEP:
                 yield
         as_came = [(replica, replica.entry) for replica in front if replica.max_bytes]
         no_bytes = [(replica, replica.entry) for replica in front if not replica.max_bytes]  # an earlier hop's probe
@@ -215,7 +211,7 @@ class FetchSessions:
             topics=topics,
             session_id=self.leader.id,
             session_epoch=self.leader.epoch,
-            forgotten=_NONE if lists_all else _forgotten(gone),
+            forgotten=() if lists_all else _forgotten(gone),
         )
 
 
@@ -235,7 +231,7 @@ def _in_topics(sent: Iterable[tuple[ReplicaPartition, bytes]]) -> Steps[list[Req
     entries: list[bytes] = []
     topic, stride = None, 0
     for number, (replica, entry) in enumerate(sent, start=1):
-        if not number % PARTITIONS_PER_STEP:
+        if not number % PER_STEP:
             yield
         if replica.topic is not topic or len(entry) != stride:
             if topic is not None:
