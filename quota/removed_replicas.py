@@ -51,9 +51,7 @@ class RemovedReplicas:
         self._left_out: dict[TopicLag, dict[int, float]] = {}
 
     def check(self) -> Iterator[None]:
-        """Find the topics to ask about: the next ones, in turn, whose replicas look as if they were removed. Done in
-        steps.
-        """
+        """Find the topics to ask about: the next ones, in turn, whose replicas look removed. Done in steps."""
         self._left_out = {lag: since for lag, since in self._left_out.items() if lag.is_kept}
         self._asked = {}
         found: dict[bytes, None] = {}

@@ -158,9 +158,7 @@ class SideQuotas:
         return tuple([(quota, quota.covers(topic, topic_id, ends)) for quota in self.quotas if quota.is_for(ends)])
 
     def _listed_partitions(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> frozenset[int] | EveryPartition:
-        """Return the topic's partitions in the settings' lists: where its name or its lists were not told, any that may
-        be.
-        """
+        """Return a topic's partitions in the settings' lists; where its name or lists were not told, any."""
         told = self._told_lists
         if topic is not None and (told is None or topic in told or topic in self._listed):
             return self._listed.get(topic, NO_PARTITION)

@@ -42,9 +42,7 @@ class Throttle(SideState):
         return cast(set[ReplicaLink], self.holders)
 
     def link(self, peer: int, *, is_stranger: bool = False) -> ReplicaLink:
-        """Return the state of a new connection with broker `peer`, to be closed with it. A stranger claims to be a
-        broker.
-        """
+        """Return the state of a new connection with broker `peer`. A stranger only claims to be a broker."""
         link = ReplicaLink(self, peer, _no_session if is_stranger else self.open_session)
         link.partitions.is_stranger = is_stranger
         self._silent_since.pop(link.counted_peer, None)
@@ -60,9 +58,7 @@ class Throttle(SideState):
                 self._note_end(cast(ReplicaLink, holder))
 
     def away(self) -> dict[int, float]:
-        """Return the followers without a connection whose lag is known, and when each fetched last. On their own side:
-        none.
-        """
+        """Return when each follower without a connection, whose lag is known, has fetched last (clock seconds)."""
         self._silent_since = {peer: at for peer, at in self._silent_since.items() if self.lag.knows(peer)}
         return dict(self._silent_since)
 

@@ -36,9 +36,7 @@ class Kip73Quota(Quota):
         self._window_size_seconds = window_size_seconds
 
     def is_exceeded(self, now: float) -> bool:
-        """Whether the measured rate is above the quota; at 0 it always is, though Kafka lets a response through now and
-        then.
-        """
+        """Whether the measured rate is above the quota; at 0 it always is, though Kafka lets some through."""
         if self.rate is None:
             return False
         # Measured in any case: Kafka's samples begin at the first look, and a quota that is set later must find them

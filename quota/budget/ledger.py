@@ -49,9 +49,7 @@ class StrictLedger:
         self._wanted_until = -math.inf
 
     def set_rate(self, rate: int | None) -> None:
-        """Put another quota in force at once. No debt is forgiven, but exempt bytes owe no more than a second of the
-        new one.
-        """
+        """Put another quota in force. No debt is forgiven; exempt bytes owe no more than a second of the new one."""
         self._advance(self._clock())
         if self.rate is None:
             self._credit = min(self._credit, 0.0)

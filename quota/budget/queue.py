@@ -69,9 +69,7 @@ class BudgetQueue:
     def ahead_of(
         self, link: Hashable, *, replica: Hashable = None, is_urgent: bool = False, turn: float = math.inf
     ) -> float:
-        """Return the bytes claimed by the links ahead of `link`, or ahead of the place that it would get. `turn` as in
-        `wait`.
-        """
+        """Return the bytes claimed by the links ahead of `link`, or of where it would stand. `turn`: as in `wait`."""
         self._sort(link)
         own = self._claims.get(link)
         if own is None:

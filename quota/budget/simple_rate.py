@@ -55,9 +55,7 @@ class SimpleRate:
         return total / (elapsed_ms / 1000)
 
     def falls_to(self, bound: float) -> float:
-        """Return the earliest clock time (seconds) at which the rate may have fallen to `bound` (> 0), or when to ask
-        again.
-        """
+        """Return when the rate may have fallen to `bound` (> 0) at the earliest, or when to ask again."""
         now_ms = self._now_ms()
         total, elapsed_ms = self._measure(now_ms)
         if total / (elapsed_ms / 1000) <= bound:

@@ -29,9 +29,7 @@ class ReplicaLink(LinkState):
     """
 
     def plan(self, request: FetchRequest, held_seconds: float = 0.0) -> Decision:
-        """Decide about `request`, held back for `held_seconds` so far. Raises TooManyPartitions beyond what a link
-        keeps.
-        """
+        """Decide about `request`, held back for `held_seconds` so far. Raises TooManyPartitions."""
         return at_once(self.plan_steps(request, held_seconds))
 
     def plan_steps(self, request: FetchRequest, held_seconds: float = 0.0) -> Steps[Decision]:

@@ -139,9 +139,7 @@ class GrantQueue:
         return takewhile(lambda one: (one.topic.name, one.partition) in under_min_isr, self._ranked)
 
     def _stalls(self, replica: ReplicaPartition) -> bool:
-        """Whether its last grant brought nothing: others then go before it, and FLOOR's part of the bytes tries it
-        again.
-        """
+        """Whether its last grant brought nothing: others go before it, and FLOOR's part of the bytes tries again."""
         turn = self._turns.get(replica)
         return turn is not None and turn.granted_offset == replica.fetch_offset
 
@@ -167,9 +165,7 @@ class GrantQueue:
             self._waiting[replica] = None
 
     def brought_some(self, replica: ReplicaPartition, more: int) -> None:
-        """Note that an answer had records of a partition, `more` bytes than it was granted: a whole batch for a small
-        cap.
-        """
+        """Note that an answer had records of a partition, `more` bytes than it was granted: a whole batch."""
         turn = self._turns.get(replica)
         if turn is not None and more:
             turn.begin += more

@@ -101,9 +101,7 @@ class FetchSessions:
             self.leader.answered(head.error_code, head.session_id)
 
     def head_patch(self, *, leaves_out: bool = False) -> Callable[[ResponseHead], ResponseHead] | None:
-        """Return what turns the head of the leader's response into the follower's; None below v7. `leaves_out`:
-        LEFT_OUT_MS.
-        """
+        """Return what turns the head of the leader's response into the follower's; None below v7."""
         if not self._has_sessions:
             return None
         session_id, is_incremental = self.follower.id, self.is_incremental

@@ -101,9 +101,7 @@ class _Absent(NamedTuple):
 
 
 class Share:
-    """What member `own_id` may use of a rate, in bytes/s. `numbers` are those of parts; nothing is used until
-    `quiet_until`.
-    """
+    """What member `own_id` may use of a rate (bytes/s). `numbers`: of parts; nothing is used until `quiet_until`."""
 
     def __init__(
         self, own_id: int, terms: Terms, clock: Callable[[], float], numbers: Iterator[int], quiet_until: float
