@@ -104,11 +104,11 @@ class SideQuotas:
             quota: Quota
             if before is not None and stays:
                 quota = before
-            elif settings.policy == "kip73":
-                quota = Kip73Quota(name, ledger, covers, measured, window[1])
             else:  # links that waited in line for another policy wait for nothing any more
-                line = before.line if isinstance(before, StrictQuota) else BudgetQueue(clock)
-                quota = StrictQuota(name, ledger, covers, measured, line, clock)
+                has_line = before is not None and before.policy == settings.policy
+                line = before.line if before is not None and has_line else BudgetQueue(clock)
+                made = Kip73Quota if settings.policy == "kip73" else StrictQuota
+                quota = made(name, ledger, covers, measured, line)
             quota.name, quota.covers = name, covers
             quota.counts_in_sync = one is None or one.scope.counts_in_sync
             quota.is_observed = settings.is_observed or (one is not None and one.is_observed)

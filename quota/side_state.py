@@ -137,7 +137,7 @@ class SideState:
         if any([quota.limits and not quota.reserves for quota in self.quotas]):
             return None
         # who finds too little budget is in a line, so where all are empty nobody waits for any
-        return [link for quota in self.quotas if (link := quota.first_in_line()) is not None]
+        return [link for quota in self.quotas if (link := quota.line.first()) is not None]
 
     def keep_stranger(self, link: SideLink, partitions: int) -> int:
         """Note how many partitions are kept of a stranger. Returns how many are of all strangers."""
@@ -168,7 +168,7 @@ class SideState:
     def leave_lines(self, link: Hashable) -> None:
         """Take a link out of every line."""
         for quota in self.quotas:
-            quota.leave(link)
+            quota.line.leave(link)
 
     # What was counted
 

@@ -55,7 +55,7 @@ class FollowerQuotas:
     def demand(self, name: str, share: float) -> float:
         """Return the bytes/s that followers would take of a rate here, while this sidecar may use `share` of it."""
         quota = self._quotas[name]
-        waits = quota.first_in_line() is not None
+        waits = quota.line.first() is not None
         return self._meters[name].update(quota.passed_bytes, share, self._rates[name], waits=waits)
 
     def use(self, shares: Mapping[str, float]) -> None:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Final
 
-from weir.quota.budget.ledger import StrictLedger
-from weir.quota.budget.quota import Ask, Coverage, Offer, Part, Quota, Verdict
-from weir.quota.budget.simple_rate import SimpleRate
+from weir.quota.budget.quota import Ask, Offer, Part, Quota, Verdict
 from weir.quota.settings import Policy
 
 RETRY_MIN_SECONDS: Final = 0.1  # the shortest wait of a held fetch: ten looks a second at most
@@ -19,21 +17,10 @@ RETRY_MAX_SECONDS: Final = 1.0  # the longest: a sample leaves the window once a
 
 
 class Kip73Quota(Quota):
-    """A quota by the rate that `measured` has sampled, in samples of `window_size_seconds`."""
+    """A quota by the rate that `measured` has sampled, in samples as long as Kafka's."""
 
     policy: ClassVar[Policy] = "kip73"
     reserves: ClassVar[bool] = False
-
-    def __init__(
-        self,
-        name: str,
-        ledger: StrictLedger,
-        covers: Coverage,
-        measured: SimpleRate,
-        window_size_seconds: float,
-    ) -> None:
-        super().__init__(name, ledger, covers, measured)
-        self._window_size_seconds = window_size_seconds
 
     def is_exceeded(self, now: float) -> bool:
         """Whether the measured rate is above the quota; at 0 it always is, though Kafka lets some through."""
@@ -47,7 +34,7 @@ class Kip73Quota(Quota):
         """Offer what the quota allows in the time of one sample: KIP-73's samples work only if answers are smaller."""
         if self.is_exceeded(now):
             return Offer(self, self._retry_at(now))
-        return Offer(self, now, math.inf if self.rate is None else self.rate * self._window_size_seconds)
+        return Offer(self, now, math.inf if self.rate is None else self.rate * self.measured.window_seconds)
 
     def judge(self, offer: Offer, part: Part) -> Verdict:
         return Verdict(True, offer.ready)

@@ -34,7 +34,7 @@ class StrictLedger:
         self, clock: Callable[[], float], rate: int | None = None, saved_seconds: float = CREDIT_SECONDS
     ) -> None:
         """`saved_seconds` of quota is the most credit that is kept while links wait at the other side."""
-        self._clock = clock
+        self.clock = clock
         self._saved_seconds = saved_seconds
         self.rate = rate
         self._credit = 0.0  # not full: the first second would show more than the quota
@@ -50,7 +50,7 @@ class StrictLedger:
 
     def set_rate(self, rate: int | None) -> None:
         """Put another quota in force. No debt is forgiven; exempt bytes owe no more than a second of the new one."""
-        self._advance(self._clock())
+        self._advance(self.clock())
         if self.rate is None:
             self._credit = min(self._credit, 0.0)
         self.rate = rate
@@ -69,7 +69,7 @@ class StrictLedger:
 
     def credit(self) -> float:
         """Return the bytes that the credit allows now; negative while a debt is paid. Needs a rate."""
-        self._advance(self._clock())
+        self._advance(self.clock())
         return self._credit - self._exempt_owed + _EPSILON_BYTES
 
     def room(self) -> float:
@@ -78,7 +78,7 @@ class StrictLedger:
 
     def room_for_due(self) -> float:
         """Return the bytes that the window has room for now. Needs a rate."""
-        self._advance(self._clock())
+        self._advance(self.clock())
         return self._limit() - self._sent_bytes - self.reserved + _EPSILON_BYTES
 
     def credit_at(self, size: float) -> float:
@@ -88,7 +88,7 @@ class StrictLedger:
 
     def room_at(self, size: float) -> float:
         """Return when `room` reaches `size`, or the window is empty, if nothing else is sent; inf at rate 0."""
-        now = self._clock()
+        now = self.clock()
         missing = min(size, self._limit()) - self.room() - _EPSILON_BYTES
         if not self.rate:
             return float("inf")
@@ -105,7 +105,7 @@ class StrictLedger:
 
         Else it would come as a burst on top of the first second's quota. What links in line wait for stays.
         """
-        now = self._clock()
+        now = self.clock()
         self._advance(now)
         is_new = now >= self._wanted_until and not is_waited_for
         self._wanted_until = max(self._wanted_until, now + WINDOW_SECONDS)
@@ -114,7 +114,7 @@ class StrictLedger:
 
     def reserve(self, size: int) -> None:
         """Set `size` bytes aside for a request that is about to be forwarded."""
-        self._advance(self._clock())
+        self._advance(self.clock())
         self.reserved += size
         self._credit -= size
 
@@ -123,21 +123,21 @@ class StrictLedger:
 
         The bytes sent stay reserved until `confirm`. At rate 0 there is no debt, for nothing would pay it.
         """
-        self._advance(self._clock())
+        self._advance(self.clock())
         self.reserved += used - reserved
         back = reserved - used if self.rate else max(0, reserved - used)
         self._credit = min(self._credit + back, max(self._credit, self._most_kept))
 
     def confirm(self, used: int) -> None:
         """Note that the follower has received bytes that were handed over: they leave the window a second from now."""
-        now = self._clock()
+        now = self.clock()
         self._advance(now)
         self.reserved -= used
         self._send(now, used)
 
     def charge(self, size: int) -> None:
         """Count exempt bytes. They owe at most one window of quota: an hour of writes would starve a move for hours."""
-        now = self._clock()
+        now = self.clock()
         self._advance(now)
         there = min(size, max(0.0, self._credit))
         self._credit -= there
@@ -146,7 +146,7 @@ class StrictLedger:
 
     def hold_back(self, size: int) -> None:
         """Note that `size` bytes of those reserved cannot arrive before more of them may; below 0: they can again."""
-        self._advance(self._clock())
+        self._advance(self.clock())
         self.reserved -= size
         self.held_back += size
         self._credit = min(self._credit + size, max(self._credit, self._most_kept))

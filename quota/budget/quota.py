@@ -13,6 +13,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from weir.quota.budget.ledger import StrictLedger
+from weir.quota.budget.queue import CLAIM_SECONDS, BudgetQueue
 from weir.quota.budget.simple_rate import SimpleRate
 from weir.quota.scopes import Ends
 from weir.quota.settings import Policy
@@ -81,11 +82,14 @@ class Quota(ABC):
     policy: ClassVar[Policy]
     reserves: ClassVar[bool]  # whether bytes are reserved before they go
 
-    def __init__(self, name: str, ledger: StrictLedger, covers: Coverage, measured: SimpleRate) -> None:
+    def __init__(
+        self, name: str, ledger: StrictLedger, covers: Coverage, measured: SimpleRate, line: BudgetQueue
+    ) -> None:
         self.name = name
         self.ledger = ledger
         self.covers = covers
         self.measured = measured  # the samples of what has passed, as Kafka takes them
+        self.line = line  # links that found too little budget
         self.passed_bytes = 0  # all that has passed of it
         self.counts_in_sync = True
         self.is_observed = False  # whether it only counts, and holds nothing back
@@ -119,15 +123,26 @@ class Quota(ABC):
 
     def wait(self, ask: Ask, offer: Offer, part: Part, now: float) -> None:
         """Keep the link's place in the line, for `part`."""
+        self.line.wait(
+            ask.link,
+            0.0 if ask.is_lent else self.needed(part),
+            now + CLAIM_SECONDS,
+            replica=ask.replica_id,
+            is_urgent=ask.is_urgent,
+            turn=offer.turn,
+            share=part.size,
+        )
+
+    def needed(self, part: Part) -> float:
+        """Return the credit to wait for: all that the part reserves, but at most half of what can gather.
+
+        A batch larger than that goes as debt: beside records in sync a fetch never finds all of the credit.
+        """
+        return min(part.size, self.ledger.most_credit / 2)
 
     def served(self, ask: Ask, part: Part) -> None:
         """Note that the link was granted `part`."""
-
-    def settled(self, replica_id: int, more: int) -> None:
-        """Note that a grant to a follower brought `more` bytes than its part; negative where it brought less."""
-
-    def leave(self, link: Hashable) -> None:
-        """Note that the link wants nothing at the moment."""
+        self.line.served(ask.link, part.size, is_urgent=ask.is_urgent, replica=ask.replica_id)
 
     def record(self, size: int) -> None:
         """Note that bytes of it have passed."""
@@ -137,7 +152,3 @@ class Quota(ABC):
     @abstractmethod
     def is_exceeded(self, now: float) -> bool:
         """Whether nothing of it could be granted now. It decides what an observed quota would have left out."""
-
-    def first_in_line(self) -> Hashable | None:
-        """Return the link whose turn is next; None where every link may try."""
-        return None

@@ -39,6 +39,11 @@ class SimpleRate:
         # One more than the window has: the oldest may have begun before the window and still reach into it.
         self._samples: deque[_Sample] = deque(maxlen=samples + 1)
 
+    @property
+    def window_seconds(self) -> float:
+        """How long one sample is."""
+        return self._window_ms / 1000
+
     def record(self, n: int) -> None:
         """Add `n` units now."""
         now_ms = self._now_ms()

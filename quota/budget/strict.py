@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
 from typing import ClassVar, Final
 
-from weir.quota.budget.ledger import StrictLedger
-from weir.quota.budget.queue import CLAIM_SECONDS, BudgetQueue
-from weir.quota.budget.quota import Ask, Coverage, Offer, Part, Quota, Verdict
-from weir.quota.budget.simple_rate import SimpleRate
+from weir.quota.budget.quota import Ask, Offer, Part, Quota, Verdict
 from weir.quota.settings import Policy
 
 SHARE_SECONDS: Final = 0.12  # of quota for one fetch: few enough to pace evenly, enough to waste little on cut batches
@@ -31,19 +27,6 @@ class StrictQuota(Quota):
     policy: ClassVar[Policy] = "strict"
     reserves: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        name: str,
-        ledger: StrictLedger,
-        covers: Coverage,
-        measured: SimpleRate,
-        line: BudgetQueue,
-        clock: Callable[[], float],
-    ) -> None:
-        super().__init__(name, ledger, covers, measured)
-        self.line = line
-        self._clock = clock
-
     def refresh(self) -> None:
         if self.rate:
             self.ledger.want(is_waited_for=len(self.line) > 0)
@@ -61,7 +44,7 @@ class StrictQuota(Quota):
         ahead = self.line.ahead_of(ask.link, replica=ask.replica_id, is_urgent=ask.is_urgent, turn=turn)
         claim = self.line.claim_of(ask.link) if ahead else None
         # Times of the ledger are compared with a new reading of the clock: it has read it since `now`.
-        if claim is not None and claim[0] <= MOST_STALE * turn and self.ledger.credit_at(ahead) > self._clock():
+        if claim is not None and claim[0] <= MOST_STALE * turn and self.ledger.credit_at(ahead) > self.ledger.clock():
             size, share = claim
             claimed = Part(int(share), 0)
             return Offer(self, self.ledger.credit_at(size + ahead), ahead=ahead, turn=turn, claimed=claimed)
@@ -80,34 +63,26 @@ class StrictQuota(Quota):
     def is_exceeded(self, now: float) -> bool:
         return not self.rate or self.ledger.credit() <= 0
 
-    def _needed(self, part: Part) -> float:
-        """Return the credit to wait for: all that the part reserves, but at most half of what can gather.
-
-        A batch larger than the credit that can gather goes when half of that is there, and the rest becomes debt. It
-        does not wait for all of the credit: beside records in sync a fetch never finds that much.
-        """
-        return min(part.size, self.ledger.most_credit / 2)
-
     def judge(self, offer: Offer, part: Part) -> Verdict:
         ledger, ahead = self.ledger, offer.ahead
         if offer.is_lent:  # it goes where nothing is owed, and less than the quota came in the last second
             ready = max(ledger.credit_at(ahead), ledger.room_at(ahead))
-            return Verdict(ready <= self._clock(), ready)
+            return Verdict(ready <= self.ledger.clock(), ready)
         if not ahead:
-            needed = self._needed(part)
+            needed = self.needed(part)
         elif part.size > max(offer.spend, ledger.most_credit):
             needed = part.size + ahead  # its debt would take from those ahead what they wait for
         else:
             # At the most credit those ahead could have gone, so they are away, and no more credit gathers for them.
-            needed = min(self._needed(part) + ahead, ledger.most_credit)
+            needed = min(self.needed(part) + ahead, ledger.most_credit)
         ready = ledger.credit_at(needed)
-        if ready > self._clock():
+        if ready > self.ledger.clock():
             return Verdict(False, ready)
         if ahead:
             # A batch that goes beyond the window would take the room that those ahead wait for: each time, where they
             # come back seldom. So there has to be as much room as gathers while they could have gone.
             ready = ledger.room_at(min(part.size, ledger.most_credit))
-            if ready > self._clock():
+            if ready > self.ledger.clock():
                 return Verdict(False, ready)
         room = ledger.room() - ahead
         beyond = max(0, part.batch - 1)  # a whole batch goes wherever there is any room
@@ -115,29 +90,6 @@ class StrictQuota(Quota):
             return Verdict(True, ready)
         smallest = min(offer.share, (self.rate or 0) * SMALLEST_FILL_SECONDS)
         ready = ledger.room_at(smallest + ahead)
-        if ready > self._clock():
+        if ready > self.ledger.clock():
             return Verdict(False, ready)
         return Verdict(False, ledger.room_at(part.size - beyond + ahead), spend=room)
-
-    def wait(self, ask: Ask, offer: Offer, part: Part, now: float) -> None:
-        self.line.wait(
-            ask.link,
-            0.0 if ask.is_lent else self._needed(part),
-            now + CLAIM_SECONDS,
-            replica=ask.replica_id,
-            is_urgent=ask.is_urgent,
-            turn=offer.turn,
-            share=part.size,
-        )
-
-    def served(self, ask: Ask, part: Part) -> None:
-        self.line.served(ask.link, part.size, is_urgent=ask.is_urgent, replica=ask.replica_id)
-
-    def settled(self, replica_id: int, more: int) -> None:
-        self.line.settle(replica_id, more)
-
-    def leave(self, link: Hashable) -> None:
-        self.line.leave(link)
-
-    def first_in_line(self) -> Hashable | None:
-        return self.line.first()

@@ -122,7 +122,7 @@ class Settlement:
         reserved, fetch.reserved = fetch.reserved, {}
         state.accounts.hand_over(reserved, of_waiting)
         for quota, part in fetch.parts.items():
-            quota.settled(state.partitions.replica_id, of_waiting.get(quota.ledger, 0) - part.size)
+            quota.line.settle(state.partitions.replica_id, of_waiting.get(quota.ledger, 0) - part.size)
         for ledger, size in in_sync.items():
             ledger.charge(size)
         for quota in side.quotas:

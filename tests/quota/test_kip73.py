@@ -7,6 +7,7 @@ import pytest
 from tests.fakes.clock import MovedClock
 from weir.quota.budget.kip73 import Kip73Quota
 from weir.quota.budget.ledger import StrictLedger
+from weir.quota.budget.queue import BudgetQueue
 from weir.quota.budget.quota import Ask, Offer
 from weir.quota.budget.simple_rate import SimpleRate
 from weir.quota.throttled_replicas import NO_PARTITION
@@ -23,7 +24,8 @@ class Budget:
         self.clock = clock
         self.measured = SimpleRate(clock, window_num, window_size_seconds)
         self.ledger = StrictLedger(clock, rate)
-        self._quota = Kip73Quota("one", self.ledger, lambda *_: NO_PARTITION, self.measured, window_size_seconds)
+        line = BudgetQueue(clock)
+        self._quota = Kip73Quota("one", self.ledger, lambda *_: NO_PARTITION, self.measured, line)
 
     def is_exceeded(self) -> bool:
         return self._quota.is_exceeded(self.clock())

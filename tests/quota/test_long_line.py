@@ -63,7 +63,7 @@ def test_a_link_far_back_in_line_keeps_its_claim_without_a_new_choice_of_grants(
 def test_the_first_in_line_is_not_put_off_by_a_clock_that_goes_on_while_it_is_planned() -> None:
     clock = TickingClock()
     ledger, line = StrictLedger(clock, MB), BudgetQueue(clock)
-    quota = StrictQuota("q", ledger, lambda *_: EVERY_PARTITION, SimpleRate(clock), line, clock)
+    quota = StrictQuota("q", ledger, lambda *_: EVERY_PARTITION, SimpleRate(clock), line)
     line.wait("first", 10_000, clock.now + 1, turn=10_000)
     line.wait("second", 10_000, clock.now + 1, turn=10_000)
     clock.move(CREDIT_SECONDS)
