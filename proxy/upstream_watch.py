@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from weir.proxy.admin.exposition import Family
+from weir.proxy.admin.exposition import Family, gauge
 from weir.proxy.cluster.upstream_probe import PROBE_TIMEOUT_SECONDS, UpstreamProbe
 from weir.proxy.config.address import Address
 from weir.proxy.listeners import fixed_upstream
@@ -80,12 +80,11 @@ class UpstreamWatch:
                 peer = "" if upstream.peer is None else str(upstream.peer)
                 labels = listener.side.stats.side, str(upstream), peer
                 up[labels] = max(int(status["upstream_up"]), up.get(labels, 0))
-        yield Family(
+        yield gauge(
             "weir_upstream_up",
-            "gauge",
             "Whether a route's upstream is there: a link to it is open, or it was reached in the last 10 s.",
-            ("side", "upstream", "peer"),
             list(up.items()),
+            "side upstream peer",
         )
 
     def _routes(self) -> Iterator[tuple[Listener, Upstream]]:
