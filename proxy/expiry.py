@@ -35,20 +35,19 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, tag="setting"):
     of: str
     path: tuple[str, ...]
     value: Any = None
-    seconds: float | None = None
+    seconds: float = math.inf
     owner: str = ""
     reason: str = ""
 
     def lease(self, now: float) -> Lease:
         """Return how long it holds."""
-        return Lease(math.inf if self.seconds is None else now + self.seconds, self.owner, self.reason)
+        return Lease(now + self.seconds, self.owner, self.reason)
 
 
 def handed_over(of: str, path: Path, entry: Entry, plain: Callable[[Any], object], now: float) -> Setting:
     """Return an entry of HTTP's layer as another process takes it. `plain` makes its value one of JSON."""
-    lease = entry.lease
-    seconds = None if lease.expires_at == math.inf else lease.expires_at - now
-    value = None if entry.value is None else plain(entry.value)
+    value, lease = None if entry.value is None else plain(entry.value), entry.lease
+    seconds = lease.expires_at - now
     return Setting(of=of, path=path, value=value, seconds=seconds, owner=lease.owner, reason=lease.reason)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, field
 
-from weir.protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
+from weir.protocol.request_stream import DEFAULT_FETCH_SIZE_LIMIT
 from weir.proxy.config.address import Address, Network
 from weir.proxy.config.client_limits import ClientLimitTable
 from weir.proxy.config.reader import ConfigError

@@ -20,11 +20,12 @@ from weir.protocol.errors import MalformedFrame, TooMany
 from weir.protocol.fetch_request import decode_fetch_request
 from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, made_up_entries
 from weir.protocol.fetch_versions import FETCH_VERSIONS
-from weir.protocol.framing import Pending, RequestBegins
 from weir.protocol.header import FETCH, PRODUCE, SHARE_FETCH, SIZE
 from weir.protocol.record_counts import RecordCounts, counts_of_answer, counts_of_request
+from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import Head, RequestHead
 from weir.protocol.request_sender import CLIENT_ID_AT
+from weir.protocol.response_stream import Pending
 from weir.protocol.steps import Steps
 from weir.proxy.limits.counting import FetchAnswer, ProduceAnswer, ProduceCount
 from weir.proxy.limits.stage import LimitStage

@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from msgspec import Struct
+
 from weir.protocol.errors import ProtocolError
-from weir.protocol.framing import RequestStream
-from weir.protocol.request_stream import OpaqueReason
+from weir.protocol.request_events import OpaqueReason
+from weir.protocol.request_stream import RequestStream
 from weir.proxy.relay.connection import Connection
 from weir.proxy.relay.direction import Direction
 from weir.proxy.relay.fetches import ReplicaFetches, ThrottleFailed
@@ -46,8 +47,7 @@ MOST_CARRIED: Final = 2**16
 _LARGE_FETCH: Final = 2**14  # bytes: a fetch of more waits for its turn while it is received
 
 
-@dataclass(frozen=True, slots=True)
-class HandedOver:
+class HandedOver(Struct, frozen=True):
     """What a link's next owner has to know, between two requests.
 
     `unread` are bytes of the client that nobody has taken. `session_end` is that of OpenLink, `opaque_reason` too.

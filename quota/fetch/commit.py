@@ -12,13 +12,9 @@ import math
 from collections.abc import Hashable, Sequence
 from itertools import chain
 
-from weir.protocol.fetch import (
-    FetchRequest,
-    ResponseTopic,
-    encode_fetch_response,
-    encode_response_topics,
-    fetch_version,
-)
+from weir.protocol.fetch_request import FetchRequest
+from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, encode_response_topics
+from weir.protocol.fetch_versions import fetch_version
 from weir.protocol.steps import Steps
 from weir.quota.fetch import response_limit
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold

@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable
 from typing import Final
 
-from weir.protocol.fetch import FetchRequest
+from weir.protocol.fetch_request import FetchRequest
 from weir.quota.budget.quota import Ask
 from weir.quota.fetch.link_state import LinkState
 from weir.quota.fetch.order import GrantOrder

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
-from weir.protocol.fetch import FetchRequest, FetchVersion, RequestTopic, fetch_version
+from weir.protocol.fetch_request import FetchRequest
+from weir.protocol.fetch_versions import FetchVersion, fetch_version
+from weir.protocol.request_topics import RequestTopic
 from weir.protocol.steps import Steps
 from weir.quota.fetch.state import Grant, ReplicaPartition, ReplicaTopic
 

@@ -7,7 +7,9 @@ others are asked for with 0 bytes.
 
 from __future__ import annotations
 
-from weir.protocol.fetch import FetchRequest, RequestTopic, fetch_version
+from weir.protocol.fetch_request import FetchRequest
+from weir.protocol.fetch_versions import fetch_version
+from weir.protocol.request_topics import RequestTopic
 
 FIRST_VERSION_WITH_LIMIT = 3
 _WAIT_WITH_SOME_LEFT_OUT_MS = 50  # new data of a partition asked for with 0 bytes wakes no fetch, so come back soon

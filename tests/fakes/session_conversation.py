@@ -19,15 +19,12 @@ from tests.fakes.conversation import (
     wait_for_bytes,
 )
 from tests.fakes.take_out import passed, take_out
-from weir.protocol.fetch import (
-    FETCH_VERSIONS,
-    RESPONSE_ENTRY,
-    FetchRequest,
-    ForgottenTopic,
-    RequestTopic,
-    encode_fetch_response,
-)
+from weir.protocol.fetch_request import FetchRequest, ForgottenTopic
+from weir.protocol.fetch_response import encode_fetch_response
+from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.request_topics import RequestTopic
+from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import FetchResponseScanner, ResponseHead, ScannedTopic
 from weir.quota.fetch.decisions import Decision, Forward, Hold
 from weir.quota.fetch.link import ReplicaLink

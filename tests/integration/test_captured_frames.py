@@ -19,8 +19,10 @@ from tests.integration.recorder import Recorder
 from weir.lab.cluster import Cluster, weir_run
 from weir.lab.modes import CORNERS, Mode
 from weir.lab.produce import LiveProducer
-from weir.protocol.fetch import RESPONSE_ENTRY, decode_fetch_request, encode_fetch_request, fetch_version
+from weir.protocol.fetch_request import decode_fetch_request, encode_fetch_request
 from weir.protocol.fetch_session import INITIAL_EPOCH
+from weir.protocol.fetch_versions import fetch_version
+from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import FetchResponseScanner
 
 pytestmark = pytest.mark.integration

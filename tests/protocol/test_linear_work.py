@@ -10,7 +10,7 @@ from tests.protocol.fetch_data import Partition, batch, response, single_bytes, 
 from tests.protocol.request_events import events_of
 from tests.protocol.wire import frame, request, tag_buffer
 from weir.protocol.errors import MalformedFrame
-from weir.protocol.framing import RequestStream
+from weir.protocol.request_stream import RequestStream
 from weir.protocol.response_scanner import FetchResponseScanner
 from weir.protocol.varint import MOST_TAGS
 

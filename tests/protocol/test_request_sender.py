@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tests.protocol.wire import CONSUMER, fetch, produce, request, string
 from tests.proxy import limited
-from weir.protocol.framing import RequestBegins, RequestStream
+from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_sender import MOST_START, RequestSender
+from weir.protocol.request_stream import RequestStream
 
 
 def session_fetch(version: int, session_id: int, epoch: int) -> bytes:

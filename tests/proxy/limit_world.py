@@ -20,9 +20,9 @@ from tests.fakes.clock import MovedClock
 from tests.proxy.limited import fetch, fetched, produce, produced
 from weir.limits.rules import Rule
 from weir.protocol.header import FETCH, PRODUCE
+from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import RequestHead, read_request_head
 from weir.protocol.request_sender import RequestSender
-from weir.protocol.request_stream import RequestBegins
 from weir.protocol.steps import at_once
 from weir.proxy.admin.fleet import Target
 from weir.proxy.config.address import Address

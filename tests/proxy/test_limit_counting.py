@@ -15,12 +15,13 @@ from tests.limits.limiters import rule
 from tests.protocol.test_batch_counter import NONE, built
 from tests.protocol.wire import frame
 from tests.proxy.limited import SINK, fetch, fetched, limited
-from weir.protocol.framing import Pending, RequestBegins, ResponseStream
 from weir.protocol.header import FETCH
 from weir.protocol.record_counts import counts_of_answer
+from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import RequestHead, read_request_head
 from weir.protocol.request_sender import RequestSender
 from weir.protocol.response_scanner import Buffer
+from weir.protocol.response_stream import Pending, ResponseStream
 from weir.proxy.limits.counting import FetchAnswer
 from weir.proxy.limits.gate import LinkGate
 from weir.proxy.limits.stage import LimitStage

@@ -12,16 +12,10 @@ import pytest
 from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
 from tests.protocol.wire import request, response
 from tests.proxy.loop_gaps import longest_gaps
-from weir.protocol.fetch import (
-    FetchRequest,
-    RequestTopic,
-    ResponseTopic,
-    encode_fetch_request,
-    encode_fetch_response,
-    made_up_entries,
-    replica_state_tags,
-)
+from weir.protocol.fetch_request import FetchRequest, encode_fetch_request, replica_state_tags
+from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, made_up_entries
 from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.request_topics import RequestTopic
 from weir.quota.throttle import Throttle
 
 TOPICS = 10_000

@@ -18,8 +18,8 @@ from tests.fakes.conversation import Leader, Log
 from tests.fakes.lines import line_of
 from tests.fakes.session_conversation import Response, SessionFollower, SessionLeader, scan, scan_appended
 from weir import lag, quota
-from weir.protocol.fetch import FetchRequest, decode_fetch_request, encode_fetch_request
-from weir.protocol.framing import ReplicaFetch
+from weir.protocol.fetch_request import FetchRequest, decode_fetch_request, encode_fetch_request
+from weir.protocol.request_events import ReplicaFetch
 from weir.protocol.response_scanner import FetchResponseScanner
 from weir.protocol.steps import at_once
 from weir.proxy.log import EventLog

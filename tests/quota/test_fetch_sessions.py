@@ -8,7 +8,7 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Leader, Log, mean_rate, worst_second
 from tests.fakes.session_conversation import Hop, Key, SessionFollower, SessionLeader
-from weir.protocol.fetch import FETCH_VERSIONS
+from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.quota.budget.strict import LENT_SECONDS
 from weir.quota.fetch.decisions import Answer, Forward, Hold
 from weir.quota.fetch.intake import TooManyPartitions

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Leader, Log
 from tests.fakes.session_conversation import Response, SessionFollower, SessionLeader, scan, scan_appended
-from weir.protocol.fetch import FetchRequest
+from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
 from weir.protocol.steps import at_once
 from weir.protocol.take_out import Passing

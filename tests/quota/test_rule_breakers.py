@@ -8,7 +8,8 @@ from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, requested_partition, worst_second
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 from weir.protocol.errors import MalformedFrame
-from weir.protocol.fetch import FetchRequest, RequestTopic
+from weir.protocol.fetch_request import FetchRequest
+from weir.protocol.request_topics import RequestTopic
 from weir.quota.fetch.decisions import Forward, Hold
 from weir.quota.fetch.link import ReplicaLink
 from weir.quota.settings import ThrottleSettings

@@ -5,8 +5,10 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, NextHop, requested, requested_partition
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
-from weir.protocol.fetch import FETCH_VERSIONS, FetchRequest, RequestTopic
+from weir.protocol.fetch_request import FetchRequest
+from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.request_topics import RequestTopic
 from weir.protocol.response_scanner import ResponseHead
 from weir.quota.fetch.decisions import Forward
 from weir.quota.settings import Order, SideName, ThrottleSettings

@@ -8,13 +8,15 @@ from typing import Protocol
 from tests.quota.model.logs import FIRST_WITH_WHOLE_BATCHES, Key, Log
 from tests.quota.model.wire import Response
 from tests.quota.model.world import World
-from weir.protocol.fetch import FETCH_VERSIONS, RESPONSE_ENTRY, FetchRequest
+from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_session import (
     FETCH_SESSION_ID_NOT_FOUND,
     FETCH_SESSION_TOPIC_ID_ERROR,
     INVALID_FETCH_SESSION_EPOCH,
 )
+from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.records import RecordsSeen
+from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 
 FIRST_WITH_SESSIONS = 7

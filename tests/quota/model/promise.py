@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tests.quota.model.logs import Key
 from tests.quota.model.world import START, World
-from weir.protocol.fetch import RESPONSE_ENTRY
+from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import ScannedTopic
 
 WINDOW_SECONDS = 1.0

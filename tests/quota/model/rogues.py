@@ -15,9 +15,11 @@ from tests.quota.model.scenario import Rogue, Scenario
 from tests.quota.model.wire import MAX_WAIT_MS, PARTITION_MAX_BYTES, Response, entry_packer
 from tests.quota.model.world import World
 from weir.protocol.errors import MalformedFrame
-from weir.protocol.fetch import FETCH_VERSIONS, FetchRequest, RequestTopic, decode_fetch_request, encode_fetch_request
-from weir.protocol.fetch import replica_state_tags as state_tags
+from weir.protocol.fetch_request import FetchRequest, decode_fetch_request, encode_fetch_request
+from weir.protocol.fetch_request import replica_state_tags as state_tags
+from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.header import FETCH, SIZE, RequestHeader
+from weir.protocol.request_topics import RequestTopic
 
 if TYPE_CHECKING:
     from tests.quota.model.run import Run

@@ -20,7 +20,7 @@ from tests.quota.model.scenario import RACKS, Partition, Scenario, Side, TopicPa
 from tests.quota.model.watch import Watch
 from tests.quota.model.wire import PARTITION_MAX_BYTES
 from tests.quota.model.world import START, Violation, World
-from weir.protocol.fetch import FETCH_VERSIONS
+from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
