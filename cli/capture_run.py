@@ -10,7 +10,8 @@ from weir.cli.own_broker import own_broker
 from weir.proxy.capture.requirements import CaptureError, check_broker, check_machine
 from weir.proxy.config.address import Address
 from weir.proxy.config.load import check_config
-from weir.proxy.config.tables import Admin, CaptureTable, Cluster, Config, ConfigError
+from weir.proxy.config.reader import ConfigError
+from weir.proxy.config.tables import Admin, CaptureTable, Cluster, Config
 
 
 def run_captured(port: int, bootstrap_server: str, admin_listen: str | None, token_file: Path | None) -> int:

@@ -36,12 +36,13 @@ from weir.proxy.cluster_facts import ClusterFacts
 from weir.proxy.config.address import Address
 from weir.proxy.config.admin_keys import AdminKeys
 from weir.proxy.config.client_limits import ClientLimitTable, rules_of
+from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.route_keys import RouteKeys
-from weir.proxy.config.tables import SIDES, Config, ConfigError, ThrottleTable
-from weir.proxy.config.throttle import throttle_settings, wants_brokers, wants_facts
+from weir.proxy.config.tables import SIDES, Config, ThrottleTable
+from weir.proxy.config.throttle import settings_of_sides, wants_brokers, wants_facts
 from weir.proxy.estate import Estate
 from weir.proxy.expiry import Expiry
-from weir.proxy.export.exporter import Exporter, new_exporter
+from weir.proxy.export.exporter import Exporter, Sampled, new_exporter
 from weir.proxy.hand_over import Heir, Inherited
 from weir.proxy.limits.gate import LinkGate
 from weir.proxy.limits.layers import LimitLayers
@@ -105,8 +106,7 @@ class Sidecar:
         self._key_watch = KeyWatch([*self._route_keys.all_keys, *admin_keys], self._tls, self.log, self._keys_changed)
         self.tls_workers = TlsWorkers(config.tls_workers, self._route_keys.all_keys, self.log)
         self.process.worker_loads = self.tls_workers.loads
-        for side in SIDES:
-            settings = throttle_settings(config, config.throttle, side)
+        for side, settings in settings_of_sides(config, config.throttle).items():
             throttle = Throttle(side, config.broker_id, clock, settings, topic_names=topic_names)
             stats = RelayStats(side)
             self.sides.append(SideSource(throttle, stats))
@@ -434,14 +434,13 @@ class Sidecar:
                         link.use_gate()
 
     def _apply_throttle(self, table: ThrottleTable) -> None:
-        followers = self._follower_quotas.followers
-        settings = [throttle_settings(self.config, table, side.throttle.side, followers) for side in self.sides]
-        for side, of_side in zip(self.sides, settings, strict=True):
-            side.throttle.configure(of_side)
+        settings = settings_of_sides(self.config, table, self._follower_quotas.followers)
         by_hand = sides_by_hand(self.throttle.effective)
         for side in self.sides:
+            side.throttle.configure(settings[side.throttle.side])
             side.note_set_by_hand(side.throttle.side in by_hand)
-        self._facts.replan_held()
+        for relay in self._relays.values():
+            relay.replan_held()
         self._tell_capture()
         self._cluster.ask_now()
         self.exchange.changed()
@@ -471,22 +470,17 @@ class Sidecar:
         config = self.config.export
         if config is None:
             return
-        throttles = [side.throttle for side in self.sides]
-        self._exporter = new_exporter(
-            config,
-            self.config.broker_id,
-            self.process.version,
-            throttles,
-            self.process.export,
-            self.log,
-            self._clock,
-            lambda: self._cluster.view.cluster_id,
-            self.limits.clients,
-            strict_tls=self.config.strict_tls,
+        sampled = Sampled(
+            broker_id=self.config.broker_id,
+            version=self.process.version,
+            throttles=[side.throttle for side in self.sides],
+            clients=self.limits.clients,
+            cluster_id=lambda: self._cluster.view.cluster_id,
+            clock=self._clock,
         )
+        stats, strict = self.process.export, self.config.strict_tls
+        self._exporter = new_exporter(config, sampled, stats, self.log, strict_tls=strict)
         self._exporter.start()
-        topic = None if config.kafka is None else config.kafka.topic
-        self.log.info("exporting", seconds=config.interval_seconds, directory=config.directory, topic=topic)
 
     def _brokers(self) -> frozenset[int]:
         return frozenset(self._cluster.view.brokers) | {self.config.broker_id}

@@ -22,7 +22,8 @@ from weir.proxy.admin.exposition import Family, content_type, gauge, render
 from weir.proxy.admin.troubles import trouble_family
 from weir.proxy.capture.requirements import CaptureError
 from weir.proxy.config.address import Address
-from weir.proxy.config.tables import DEFAULT_ADMIN, Config, ConfigError
+from weir.proxy.config.reader import ConfigError
+from weir.proxy.config.tables import DEFAULT_ADMIN, Config
 from weir.proxy.listeners import ListenError
 from weir.proxy.log import EventLog, close_log, configure_logging
 from weir.proxy.server import run_sidecar

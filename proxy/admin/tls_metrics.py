@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from itertools import product
+from typing import get_args
 
 from weir.proxy.admin.exposition import Family, counter, gauge
+from weir.proxy.config.tables import SIDES
 from weir.proxy.tls.stats import KNOWN_RESULTS, Peer, TlsStats
 from weir.proxy.tls_workers.pool import TlsWorkers
-from weir.quota.settings import SideName
-
-_SIDES: Final[tuple[SideName, ...]] = ("leader", "follower")
-_ENDS: Final[tuple[Peer, ...]] = ("client", "upstream")
 
 
 def tls_families(stats: TlsStats, seconds_left: Mapping[str, float], workers: TlsWorkers) -> Iterator[Family]:
     """Yield the families. `seconds_left` is how long each certificate is valid, by the name of its table."""
-    ends = ((side, end, result) for side in _SIDES for end in _ENDS for result in KNOWN_RESULTS)
+    ends = product(SIDES, get_args(Peer), KNOWN_RESULTS)
     yield counter(
         "weir_tls_handshakes",
         "TLS handshakes with clients and upstreams, by result.",
         [(labels, stats.handshakes[labels]) for labels in ends],
         "side end result",
     )
-    plaintext = {side: stats.plaintext[side] for side in _SIDES}
+    plaintext = {side: stats.plaintext[side] for side in SIDES}
     yield counter(
         "weir_tls_plaintext", "Connections to upstreams without TLS although it is preferred.", plaintext, "side"
     )

@@ -14,7 +14,7 @@ from weir.proxy.config.route_keys import RouteTls
 from weir.proxy.relay.connect import connect
 from weir.proxy.tls.ends import TlsClient
 from weir.proxy.tls.results import failed_by
-from weir.proxy.tls.stats import HandshakeResult, TlsStats
+from weir.proxy.tls.stats import LASTING_FAILURES, TlsStats
 
 LOOK_SECONDS: Final = 10.0
 """How often the broker is tried while the sidecar is in the path; each time is a handshake."""
@@ -28,11 +28,6 @@ GRACE_SECONDS: Final = 5.0
 
 _FIRST_PAUSE_SECONDS: Final = 60.0
 _LONGEST_PAUSE_SECONDS: Final = 3600.0
-_FOLLOWERS_FAULTS: Final[tuple[HandshakeResult, ...]] = (
-    *("certificate_expired", "unknown_ca", "no_certificate", "wrong_name", "not_strict"),
-    *("version", "refused_by_peer", "other"),
-)
-"""How a handshake ends that ends so again. Who speaks no TLS is no follower: the broker does."""
 
 
 class TlsTrial:
@@ -133,5 +128,5 @@ class TlsTrial:
 
     def _handshakes(self) -> tuple[int, int]:
         counts = self._stats.handshakes
-        failed = sum(counts["leader", "client", result] for result in _FOLLOWERS_FAULTS)
+        failed = sum(counts["leader", "client", result] for result in LASTING_FAILURES)
         return counts["leader", "client", "ok"], failed

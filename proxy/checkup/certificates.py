@@ -9,7 +9,7 @@ from typing import Final
 from weir.proxy.checkup.findings import Finding, listed
 from weir.proxy.checkup.routes import World
 from weir.proxy.config.address import numeric_address
-from weir.proxy.config.tables import Config
+from weir.proxy.config.tables import Config, Egress
 from weir.proxy.tls.live_keys import LiveKeys
 
 _DAY: Final = 86_400
@@ -43,13 +43,11 @@ def certificate_findings(config: Config, all_keys: list[LiveKeys], world: World,
 
 def _names_wanted(config: Config, world: World) -> Iterator[tuple[str, str]]:
     """Yield the host by which those who connect know a listener that ends TLS, by the table of its keys."""
-    routes = [(f"ingress[{index}].tls", config.broker_id, route) for index, route in enumerate(config.ingress)]
-    wanted = [(field, broker_id, route.upstream) for field, broker_id, route in routes]
-    wanted += [(f"egress[{index}].tls", route.peer, route.upstream) for index, route in enumerate(config.egress)]
-    for field, broker_id, upstream in wanted:
-        told = world.seen[upstream].brokers.get(broker_id)
+    for path, route in config.routes:
+        broker_id = route.peer if isinstance(route, Egress) else config.broker_id
+        told = world.seen[route.upstream].brokers.get(broker_id)
         if told is not None and numeric_address(told.host) is None:
-            yield field, told.host.casefold()
+            yield f"{path}.tls", told.host.casefold()
     if config.capture is None or config.capture.peer_tls is None or world.teller is None:
         return
     for broker_id, broker in sorted(world.teller.brokers.items()):

@@ -29,8 +29,7 @@ def listening_findings(config: Config, running: Running | None, hung: int | None
 
     `hung` is the process of a sidecar that has this file and does not answer.
     """
-    routes = [(f"ingress[{index}].listen", route.listen) for index, route in enumerate(config.ingress)]
-    routes += [(f"egress[{index}].listen", route.listen) for index, route in enumerate(config.egress)]
+    routes = [(f"{path}.listen", route.listen) for path, route in config.routes]
     if running is None and hung is not None:
         sentence = (
             f"process {hung} is the sidecar of this file and does not answer at {config.admin.listen}: if it does not"
