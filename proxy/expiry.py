@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -61,28 +62,20 @@ class Leased(Protocol):
         """Drop what has ended. Returns the leases."""
 
 
+@dataclass(eq=False)
 class Expiry:
     """Ends the leases of `settings`. Each is counted and logged as an `event`, with its `effect`.
 
     `clock` gives monotonic seconds.
     """
 
-    def __init__(
-        self,
-        event: str,
-        settings: Leased,
-        expired: Counter[str],
-        log: EventLog,
-        clock: Callable[[], float],
-        effect: str = "what was set below it, as in the file, is in force again",
-    ) -> None:
-        self._event = event
-        self._settings = settings
-        self._expired = expired
-        self._log = log
-        self._clock = clock
-        self._effect = effect
-        self._timer: asyncio.TimerHandle | None = None
+    _event: str
+    _settings: Leased
+    _expired: Counter[str]
+    _log: EventLog
+    _clock: Callable[[], float]
+    _effect: str = "what was set below it, as in the file, is in force again"
+    _timer: asyncio.TimerHandle | None = field(init=False, default=None)
 
     def watch(self) -> None:
         """Await the next end, as the leases are now."""

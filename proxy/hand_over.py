@@ -20,8 +20,9 @@ import msgspec
 
 from weir.proxy.config.address import Address
 from weir.proxy.expiry import Setting
-from weir.proxy.relay.link import HandedOver, Link
+from weir.proxy.relay.link import Link
 from weir.proxy.relay.listener import Listener, Upstream
+from weir.proxy.relay.open_link import HandedOver
 from weir.proxy.tls_workers.channel import Channel
 
 DESCRIPTOR: Final = "WEIR_HAND_OVER"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from weir.proxy.admin.exposition import Family, gauge
@@ -17,6 +18,7 @@ from weir.proxy.relay.listener import Listener, Upstream
 LOOK_SECONDS: Final = 10.0
 
 
+@dataclass(eq=False)
 class UpstreamWatch:
     """Looks at `listeners` every LOOK_SECONDS, from `start` to `close`. `clock` gives monotonic seconds.
 
@@ -25,16 +27,13 @@ class UpstreamWatch:
     log a bare connection. `probe` is asked in each look, so that readiness is known without waiting for it.
     """
 
-    def __init__(
-        self, listeners: Sequence[Listener], probe: UpstreamProbe, log: EventLog, clock: Callable[[], float]
-    ) -> None:
-        self._listeners = listeners
-        self._probe = probe
-        self._log = log
-        self._clock = clock
-        self._failures: dict[Address, str | None] = {}
-        self._idle_since: dict[Listener, float] = {}
-        self._running: asyncio.Task[None] | None = None
+    _listeners: Sequence[Listener]
+    _probe: UpstreamProbe
+    _log: EventLog
+    _clock: Callable[[], float]
+    _failures: dict[Address, str | None] = field(default_factory=dict)
+    _idle_since: dict[Listener, float] = field(default_factory=dict)
+    _running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to look."""

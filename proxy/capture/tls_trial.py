@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass
 from typing import Final
 
 from weir.protocol.metadata import encode_api_versions_request
@@ -30,6 +32,7 @@ _FIRST_PAUSE_SECONDS: Final = 60.0
 _LONGEST_PAUSE_SECONDS: Final = 3600.0
 
 
+@dataclass(eq=False)
 class TlsTrial:
     """Tries what followers need: that the broker takes this sidecar for itself, and the sidecar takes followers.
 
@@ -43,26 +46,21 @@ class TlsTrial:
     those since 1970.
     """
 
-    def __init__(
-        self,
-        tls: RouteTls,
-        stats: TlsStats,
-        mark: int | None,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
-    ) -> None:
+    tls: InitVar[RouteTls]
+    _stats: TlsStats
+    _mark: int | None
+    _clock: Callable[[], float] = time.monotonic
+    _now: Callable[[], float] = time.time
+    _next_look: float = -math.inf
+    _failures: int = 0
+    _pause: float = _FIRST_PAUSE_SECONDS
+    _out_until: float = -math.inf
+    _alone_since: float = math.inf  # while it is in, and no connection stands
+    _seen: tuple[int, int] = (0, 0)  # followers' handshakes: those that were done, and those that failed
+
+    def __post_init__(self, tls: RouteTls) -> None:
         self._server, self._client = tls
-        self._stats = stats
-        self._mark = mark
-        self._clock = clock
-        self._now = now
         self.trouble = None if self._client is None else "TLS with its own broker was not tried yet"
-        self._next_look = float("-inf")
-        self._failures = 0
-        self._pause = _FIRST_PAUSE_SECONDS
-        self._out_until = float("-inf")
-        self._alone_since = float("inf")  # while it is in, and no connection stands
-        self._seen = (0, 0)  # followers' handshakes: those that were done, and those that failed
 
     async def check(self, broker: Address, *, is_in: bool, has_links: bool) -> None:
         """Look at the broker, which listens at `broker`, if it is time to, and at what became of followers."""

@@ -11,9 +11,10 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
+from pathlib import Path
 
 from weir.limits.clients import Client
 from weir.proxy.config.cluster_access import connection_options
@@ -53,33 +54,24 @@ class Sampled:
     clock: Callable[[], float] = time.monotonic
 
 
+@dataclass(eq=False)
 class Exporter:
-    """Takes samples from `start` to `close`. `utc` gives the time of day in seconds since 1970."""
+    """Takes samples from `start` to `close`. `_utc` gives the time of day in seconds since 1970."""
 
-    def __init__(
-        self,
-        interval_seconds: float,
-        sampled: Sampled,
-        sinks: Sequence[SampleSink],
-        log: EventLog,
-        start_id: str,
-        utc: Callable[[], float] = time.time,
-    ) -> None:
-        self._interval_seconds = interval_seconds
-        self._sampled = sampled
-        self._sinks = sinks
-        self._log = log
-        self._start_id = start_id
-        self._clock = sampled.clock
-        self._utc = utc
-        self._sequence = 0
-        self._began_at = 0.0
-        self._taking = asyncio.Lock()
-        self._running: asyncio.Task[None] | None = None
+    _interval_seconds: float
+    _sampled: Sampled
+    _sinks: Sequence[SampleSink]
+    _log: EventLog
+    _start_id: str
+    _utc: Callable[[], float] = time.time
+    _sequence: int = 0
+    _began_at: float = 0.0
+    _taking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to count, and take a sample at the end of each interval."""
-        self._began_at = self._clock()
+        self._began_at = self._sampled.clock()
         for throttle in self._sampled.throttles:
             throttle.cut_interval(self._began_at)
         cut_clients(self._sampled.clients)
@@ -100,7 +92,7 @@ class Exporter:
         """Take one sample now."""
         async with self._taking:
             # no await until both sides are cut off: a sample has one interval
-            now, utc, sampled = self._clock(), self._utc(), self._sampled
+            now, utc, sampled = self._sampled.clock(), self._utc(), self._sampled
             cut = [(throttle, counts) for throttle in sampled.throttles if (counts := throttle.cut_interval(now))]
             limited = cut_clients(sampled.clients)
             self._sequence += 1
@@ -121,8 +113,8 @@ class Exporter:
         due = self._began_at
         while True:
             # a late sample does not shift the later ones
-            due = max(due + self._interval_seconds, self._clock())
-            await asyncio.sleep(due - self._clock())
+            due = max(due + self._interval_seconds, self._sampled.clock())
+            await asyncio.sleep(due - self._sampled.clock())
             # shielded from a close that comes meanwhile: counts that were cut off would be lost
             await asyncio.shield(self._take_safely())
 
@@ -187,9 +179,8 @@ def new_exporter(
     if config.directory is not None:
         from weir.proxy.export.files import FileSink, Folder
 
-        folder = Folder(
-            config.directory, broker_id, start_id, config.max_disk_bytes, config.rotate_seconds, config.rotate_bytes
-        )
+        directory, most = Path(config.directory), config.max_disk_bytes
+        folder = Folder(directory, broker_id, start_id, most, config.rotate_seconds, config.rotate_bytes)
         sinks.append(FileSink(folder, stats, log))
     if config.kafka is not None:
         # imported here: aiokafka costs memory that most sidecars can save

@@ -160,7 +160,7 @@ async def test_close_while_a_sample_is_taken_loses_nothing(exporting: Exporting)
 
 async def test_samples_are_taken_at_each_intervals_end_until_closed() -> None:
     exporting = Exporting(interval_seconds=0.02)
-    exporting.exporter._clock = time.monotonic
+    exporting.exporter._sampled = replace(exporting.exporter._sampled, clock=time.monotonic)
     exporting.exporter.start()
     await until(lambda: len(exporting.sink.samples) >= 5)
     begun = exporting.sink.samples[0].key.begin_seconds

@@ -122,11 +122,11 @@ class Proxied:
         assert isinstance(scanner, FetchResponseScanner)
         head, topics = self.upstream.respond(decode_fetch_request(outcome.data[4:]))
         scanner.head, scanner.topics = head, topics
-        made_up = scan_appended(request, Forward(request, scanner._appended, scanner._appended_topics))
+        made_up = scan_appended(request, Forward(request, scanner.appended, scanner.appended_topics))
         settling = self.fetches.settle([scanner])
         assert settling is not None
         at_once(settling)
-        return head if scanner._patch is None else scanner._patch(head), topics + made_up
+        return head if scanner.head_patch is None else scanner.head_patch(head), topics + made_up
 
 
 @dataclass
