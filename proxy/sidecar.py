@@ -59,7 +59,7 @@ from weir.proxy.relay.stats import RelayStats
 from weir.proxy.shares.exchange import Exchange
 from weir.proxy.shares.follower_quotas import FollowerQuotas
 from weir.proxy.shares.metrics import share_families
-from weir.proxy.throttle.table import LayeredThrottle, sides_by_hand, untold_throttle
+from weir.proxy.throttle.table import LayeredThrottle, untold_throttle
 from weir.proxy.tls.live_keys import KeyWatch
 from weir.proxy.tls.stats import TlsStats
 from weir.proxy.tls_workers.pool import TlsWorkers
@@ -435,10 +435,9 @@ class Sidecar:
 
     def _apply_throttle(self, table: ThrottleTable) -> None:
         settings = settings_of_sides(self.config, table, self._follower_quotas.followers)
-        by_hand = sides_by_hand(self.throttle.effective)
         for side in self.sides:
             side.throttle.configure(settings[side.throttle.side])
-            side.note_set_by_hand(side.throttle.side in by_hand)
+            side.note_set_by_hand(side.throttle.side in self.throttle.by_hand)
         for relay in self._relays.values():
             relay.replan_held()
         self._tell_capture()
