@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from weir.limits.clients import Client
-from weir.limits.holds import HOLDS, ROUNDED_SECONDS, Kind
+from weir.limits.holds import HOLDS, MOST_OWED_SECONDS, ROUNDED_SECONDS, Kind
 from weir.protocol.errors import MalformedFrame, TooMany
 from weir.protocol.fetch_request import decode_fetch_request
 from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, made_up_entries
@@ -23,7 +23,7 @@ from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.framing import Pending, RequestBegins
 from weir.protocol.header import FETCH, PRODUCE, SHARE_FETCH, SIZE
 from weir.protocol.record_counts import RecordCounts, counts_of_answer, counts_of_request
-from weir.protocol.request_head import Head, RequestHead
+from weir.protocol.request_head import Head, RequestHead, before_others
 from weir.protocol.request_sender import CLIENT_ID_AT
 from weir.protocol.steps import Steps
 from weir.proxy.limits.counting import FetchAnswer, ProduceAnswer, ProduceCount
@@ -33,7 +33,10 @@ from weir.proxy.relay.outcomes import Answer, Forward, Hold, Outcome, Pass
 from weir.proxy.relay.side import Side
 
 LOOK_SECONDS: Final = 0.25
-"""How often it is looked whether a client has sent something behind a request that gives way to it."""
+"""How often it is looked whether a client has sent something behind a held request that gives way to it."""
+
+MOST_LOOKED: Final = 2**18
+"""Bytes from the held request on that are looked at for that."""
 
 MOST_TOLD_PRODUCE_SECONDS: Final = 15.0
 """The most that a producer is told to wait where its pause is longer than a request can be held."""
@@ -59,6 +62,7 @@ class LinkGate:
         self._known_as = b""  # its id as on the wire
         self._known_at = _NEVER  # generation of the clients
         self._brought: bool | None = None  # whether the last Fetch brought records; None where there was none
+        self._hurried = 0  # requests to come that another kind of request is known to wait behind
         self._produces = 0  # requests that wait for an answer
         self._answered: deque[float] = deque(maxlen=_MOST_IN_FLIGHT)
         """When the last of them were answered; those before none waited count as answered when the next one came."""
@@ -79,6 +83,7 @@ class LinkGate:
     def arrived(self, request: RequestBegins) -> Pass | Hold:
         """Hold or pass a request that has come."""
         sender, clients = request.sender, self._stage.clients
+        self._hurried, hurried = max(0, self._hurried - 1), self._hurried
         if self._known_at != clients.generation or not sender.start.startswith(self._known_as, CLIENT_ID_AT):
             self._known = self._stage.client(sender.client_id)
             self._known_as = sender.client_id_field
@@ -97,6 +102,8 @@ class LinkGate:
         if _ends_session(request):
             self.gone()
             return Pass()
+        if hurried and request.head.api_key == PRODUCE and client.pause() <= MOST_OWED_SECONDS:
+            return self._cut(request, client)
         return self._hold(request, client, wait, now, now, self._held_until(request, now))
 
     def wake(self) -> None:
@@ -143,8 +150,8 @@ class LinkGate:
     ) -> Hold:
         self._held = request
         client.rates.waits(self, since)
-        look = now + LOOK_SECONDS if HOLDS[_kind(request)].gives_way else until
-        return Hold(min(now + wait, until, look), partial(self._again, request, client, since, until))
+        again = min(now + min(wait, LOOK_SECONDS), until)
+        return Hold(again, partial(self._again, request, client, since, until))
 
     def _again(self, request: RequestBegins, client: Client, since: float, until: float) -> Steps[Outcome]:
         return self._decide(request, client, since, until)
@@ -155,7 +162,7 @@ class LinkGate:
         now, wait = self._stage.clock(), self._asks(client)
         if wait <= 0:
             return self._shortened(request, self._goes(request, client), now - since)
-        if now < until and not (HOLDS[_kind(request)].gives_way and self._link.has_more):
+        if now < until and not self._gives_way(request, client):
             return self._hold(request, client, wait, now, since, until)
         self._held = None
         client.rates.waited(self)
@@ -168,6 +175,20 @@ class LinkGate:
             self._stage.holds_cut["answered"] += 1
             watcher = FetchAnswer(self._stage, client, counts, lambda records: None)
             return Forward(data, Pending(request.head.correlation_id, watcher=watcher))
+        return self._cut(request, client)
+
+    def _gives_way(self, request: RequestBegins, client: Client) -> bool:
+        """Return whether it goes before its time, for what its client has sent behind it."""
+        if HOLDS[_kind(request)].gives_way == "to all":
+            return bool(self._link.behind(MOST_LOOKED))
+        before = None
+        if client.pause() <= MOST_OWED_SECONDS:
+            before = before_others(self._link.behind(MOST_LOOKED), _LIMITED)
+        self._hurried = before or 0
+        return before is not None
+
+    def _cut(self, request: RequestBegins, client: Client) -> Pass:
+        """Pass it before its pause is over."""
         self.gone()
         self._stage.holds_cut["passed"] += 1
         return self._passed(request, client)

@@ -106,7 +106,6 @@ class Connection:
     """One client's connection through one sidecar: a request, its answer, what it is told to wait, the next."""
 
     session_end = math.inf
-    has_more = False
 
     def __init__(self, task: Task, broker: int, world: World, backlog: Backlog | None = None) -> None:
         self.task = task
@@ -131,6 +130,10 @@ class Connection:
         """What the gate calls, of this connection's link and as the line of held requests."""
         if self._hold is not None:
             self.at = min(self.at, self._clock())
+
+    def behind(self, most: int) -> bytes:
+        """A client sends nothing behind a request."""
+        return b""
 
     def step(self) -> None:
         """Do what is due: a client asks again as soon as it has an answer."""
