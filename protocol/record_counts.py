@@ -7,7 +7,7 @@ records are its own: only these count.
 """
 
 import struct
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Final, TypeAlias
 
 from weir.protocol.batch_counter import BatchCounter
@@ -39,12 +39,16 @@ Structure: TypeAlias = Generator[int, bytes, None]
 """Reads a frame. It yields n > 0 to be sent the next n bytes, and n < 0 to have -n bytes skipped."""
 
 
+def _nothing(_: object) -> None:
+    pass
+
+
 class _NotCounted(Exception):
     """The frame cannot be read any further; the argument is the reason."""
 
 
 class RecordCounts:
-    """Counts one frame. Feed `receive` from the size prefix on, until `done`.
+    """Counts one frame: an answer as its ResponseWatcher, a request by `watch`. Feed it from the size prefix on.
 
     It never raises: what cannot be read is not counted, and `fault` then has the reason, one of `frame` (lengths do not
     add up), `partitions` (too many) and `batch` (a length that no batch has; only its partition is not counted).
@@ -63,6 +67,7 @@ class RecordCounts:
         "by_id",
         "fault",
         "left",
+        "on_passed",
         "topics",
     )
 
@@ -73,6 +78,8 @@ class RecordCounts:
         self.fault: str | None = None
         self.left = -1
         """Bytes of the frame still to come; -1 until that is known."""
+        self.on_passed: Callable[[RecordCounts], object] = _nothing
+        """Called with it by `passed`."""
         self._unread = 0  # bytes of it that the structure has not taken
         self._held = bytearray()
         self._skip = 0
@@ -139,6 +146,17 @@ class RecordCounts:
             self._structure = None
             self.fault = self.fault or "frame"
         return end
+
+    def watch(self, view: memoryview) -> bool:
+        """Take the next bytes. Returns whether the last one has come, after `passed`."""
+        self.receive(view)
+        if not self.left:
+            self.passed()
+        return not self.left
+
+    def passed(self) -> None:
+        """Note that the frame has passed whole."""
+        self.on_passed(self)
 
     def _read(self, structure: Structure, view: memoryview) -> int:
         """Read as much of the structure as is there whole, until something is skipped. Returns how many bytes it was.

@@ -26,7 +26,7 @@ from weir.protocol.record_counts import RecordCounts, counts_of_answer, counts_o
 from weir.protocol.request_head import Head, RequestHead, before_others
 from weir.protocol.request_sender import CLIENT_ID_AT
 from weir.protocol.steps import Steps
-from weir.proxy.limits.counting import FetchAnswer, ProduceAnswer, ProduceCount
+from weir.proxy.limits.produce_answer import ProduceAnswer
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.relay.open_link import OpenLink
 from weir.proxy.relay.outcomes import Answer, Forward, Hold, Outcome, Pass
@@ -57,6 +57,7 @@ class LinkGate:
         self._side = side
         self._link = link
         self._client: Client | None = None  # of the request that is held or under way
+        self._has_waited = False  # whether that one, or one before it, is known to a line
         self._held: RequestBegins | None = None
         self._known: Client | None = None  # who sent the last request; None: no rule covers it
         self._known_as = b""  # its id as on the wire
@@ -116,7 +117,8 @@ class LinkGate:
         if self._held is not None and not self._held.head.expects_response:
             self._stage.holds_cut["dropped"] += 1  # and its client sends it to nobody else
         self._held = None
-        if client is not None:
+        if client is not None and self._has_waited:
+            self._has_waited = False
             client.rates.waited(self)
             client.leaves(self)
 
@@ -135,14 +137,18 @@ class LinkGate:
     def _asks(self, client: Client) -> float:
         """Return how many seconds a request has to wait before it asks again; 0 where it goes."""
         if self._client is not client:
-            self.gone()
+            if self._client is not None:
+                self.gone()
             self._client = client
-        return client.asks(self)
+        wait = client.asks(self)
+        self._has_waited = self._has_waited or wait > 0
+        return wait
 
     def _goes(self, request: RequestBegins, client: Client) -> Pass:
         self._held = None
-        client.goes(self)
-        client.rates.waited(self)
+        if self._has_waited:
+            client.goes(self)
+            client.rates.waited(self)
         return self._passed(request, client)
 
     def _hold(
@@ -173,8 +179,8 @@ class LinkGate:
         if (data := request.sender.asking_for_no_records()) is not None and (counts := _counts(request)) is not None:
             client.sent_away(self)
             self._stage.holds_cut["answered"] += 1
-            watcher = FetchAnswer(self._stage, client, counts, lambda records: None)
-            return Forward(data, Pending(request.head.correlation_id, watcher=watcher))
+            counts.on_passed = partial(self._stage.count, client)
+            return Forward(data, Pending(request.head.correlation_id, watcher=counts))
         return self._cut(request, client)
 
     def _gives_way(self, request: RequestBegins, client: Client) -> bool:
@@ -199,20 +205,20 @@ class LinkGate:
             counts = _counts(request)
             if counts is None:
                 return self._not_counted()
-            return Pass(answer_watcher=FetchAnswer(self._stage, client, counts, self._fetched))
+            counts.on_passed = partial(self._fetched, client)
+            return Pass(answer_watcher=counts)
         counts = counts_of_request(PRODUCE, head.api_version)
         if counts is None:
             return self._not_counted()
-        counted = partial(client.answered, self)  # what it costs is known: the next one in line need not wait for more
-        watcher = ProduceCount(self._stage, client, counts, counted)
+        counts.on_passed = partial(self._produced, client)
         if not head.expects_response:
-            return Pass(watcher=watcher)
+            return Pass(watcher=counts.watch)
         self._produces += 1
         is_transactional, facts = request.sender.is_transactional, HOLDS[_kind(request)]
         most_told = facts.most if is_transactional else MOST_TOLD_PRODUCE_SECONDS
         held = facts.seconds(request.sender.wait_seconds)
         answer = ProduceAnswer(self._stage, client, head.api_version, held, most_told, self._produce_answered)
-        return Pass(answer, watcher)
+        return Pass(answer, counts.watch)
 
     def _shortened(self, request: RequestBegins, passed: Pass, held: float) -> Outcome:
         """Take what a Fetch without a session was held for off the time that it waits at the broker."""
@@ -227,9 +233,14 @@ class LinkGate:
         self.gone()
         return Pass()
 
-    def _fetched(self, records: int) -> None:
-        self._brought = records > 0
+    def _fetched(self, client: Client, counts: RecordCounts) -> None:
+        self._brought = self._stage.count(client, counts) > 0
         self._all_answered()
+
+    def _produced(self, client: Client, counts: RecordCounts) -> None:
+        """Note that a request has passed: what it costs is known, so the next one in line need not wait for more."""
+        self._stage.count(client, counts)
+        client.answered(self)
 
     def _produce_answered(self) -> None:
         self._brought = None

@@ -175,7 +175,7 @@ class Connection:
             self._backlog.done()
         whole = _messages(self.task)[2]
         if passed.answer_watcher is not None:
-            assert passed.answer_watcher.see(memoryview(whole)) == len(whole)
+            assert passed.answer_watcher.receive(memoryview(whole)) == len(whole)
             passed.answer_watcher.passed()
         else:
             assert passed.observer is not None
