@@ -35,6 +35,9 @@ from weir.proxy.relay.side import Side
 LOOK_SECONDS: Final = 0.25
 """How often it is looked whether a client has sent something behind a held request that gives way to it."""
 
+PATIENT_SECONDS: Final = 0.5
+"""For how long a request of another kind is seen to wait behind a Produce before that gives way to it."""
+
 MOST_LOOKED: Final = 2**18
 """Bytes from the held request on that are looked at for that."""
 
@@ -63,7 +66,8 @@ class LinkGate:
         self._known_as = b""  # its id as on the wire
         self._known_at = _NEVER  # generation of the clients
         self._brought: bool | None = None  # whether the last Fetch brought records; None where there was none
-        self._hurried = 0  # requests to come that another kind of request is known to wait behind
+        self._behind_since: float | None = None  # when a request of another kind was first seen behind the held one
+        self._before_it = 0  # requests between the held one and that
         self._produces = 0  # requests that wait for an answer
         self._answered: deque[float] = deque(maxlen=_MOST_IN_FLIGHT)
         """When the last of them were answered; those before none waited count as answered when the next one came."""
@@ -84,7 +88,10 @@ class LinkGate:
     def arrived(self, request: RequestBegins) -> Pass | Hold:
         """Hold or pass a request that has come."""
         sender, clients = request.sender, self._stage.clients
-        self._hurried, hurried = max(0, self._hurried - 1), self._hurried
+        if self._before_it:
+            self._before_it -= 1
+        else:
+            self._behind_since = None
         if self._known_at != clients.generation or not sender.start.startswith(self._known_as, CLIENT_ID_AT):
             self._known = self._stage.client(sender.client_id)
             self._known_as = sender.client_id_field
@@ -103,7 +110,7 @@ class LinkGate:
         if _ends_session(request):
             self.gone()
             return Pass()
-        if hurried and request.head.api_key == PRODUCE and client.pause() <= MOST_OWED_SECONDS:
+        if request.head.api_key == PRODUCE and self._is_urgent(client, now):
             return self._cut(request, client)
         return self._hold(request, client, wait, now, now, self._held_until(request, now))
 
@@ -187,11 +194,16 @@ class LinkGate:
         """Return whether it goes before its time, for what its client has sent behind it."""
         if HOLDS[_kind(request)].gives_way == "to all":
             return bool(self._link.behind(MOST_LOOKED))
-        before = None
-        if client.pause() <= MOST_OWED_SECONDS:
-            before = before_others(self._link.behind(MOST_LOOKED), _LIMITED)
-        self._hurried = before or 0
-        return before is not None
+        now, before = self._stage.clock(), before_others(self._link.behind(MOST_LOOKED), _LIMITED)
+        self._before_it = before or 0
+        if before is None or self._behind_since is None:
+            self._behind_since = now if before is not None else None
+        return self._is_urgent(client, now)
+
+    def _is_urgent(self, client: Client, now: float) -> bool:
+        """Return whether another kind of request has waited long enough, of a client not far ahead of its limit."""
+        since = self._behind_since
+        return since is not None and now - since >= PATIENT_SECONDS and client.pause() <= MOST_OWED_SECONDS
 
     def _cut(self, request: RequestBegins, client: Client) -> Pass:
         """Pass it before its pause is over."""

