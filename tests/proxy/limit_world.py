@@ -1,6 +1,6 @@
 """A model of limited clients at three brokers with sidecars that share the limits: all of it real but time and sockets.
 
-Clients fetch or produce as fast as they are let, and honour throttle_time_ms. Sidecars reach each other unless cut off.
+Clients fetch or produce as fast as they are let; most wait when told. Sidecars reach each other unless cut off.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class Task:
     """How long each Fetch waits at the broker for records that do not come; 0: there are always records."""
     session: tuple[int, int] = (9, 3)
     """Of its fetches: (0, -1) for none."""
+    waits_when_told: bool = True
+    """Whether it honours throttle_time_ms."""
     leaders: tuple[int, ...] = ()
     """The broker of each partition, where it fills one after the other and never has more than a few batches ready."""
 
@@ -195,7 +197,7 @@ class Connection:
         self.longest_wait = max(self.longest_wait, now - self._asked_at)
         told = int.from_bytes(milliseconds, "big") / 1000
         self.longest_told = max(self.longest_told, told)
-        self.at = now + told
+        self.at = now + told * self.task.waits_when_told
 
 
 class _Wired(Exchange):
