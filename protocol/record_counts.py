@@ -7,7 +7,7 @@ records are its own: only these count.
 """
 
 import struct
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Container, Generator, Mapping
 from typing import Final, TypeAlias
 
 from weir.protocol.batch_counter import BatchCounter
@@ -25,6 +25,12 @@ MOST_TOPICS: Final = 1_000
 
 SHARE_FETCH_VERSIONS: Final = range(1, 3)
 """The versions of ShareFetch whose answers are read."""
+
+_COUNTED: Final[Mapping[int, tuple[str, Container[int]]]] = {
+    PRODUCE: ("produce", PRODUCE_VERSIONS),
+    FETCH: ("fetch", FETCH_VERSIONS),
+    SHARE_FETCH: ("share", SHARE_FETCH_VERSIONS),
+}
 
 _INT16: Final = struct.Struct(">h")
 _THROTTLE_AND_ERROR_SIZE: Final = 6
@@ -396,13 +402,7 @@ def _last_int(data: bytes) -> int:
     return int(SIZE.unpack_from(data, len(data) - SIZE.size)[0])
 
 
-def counts_of_answer(api_key: int, version: int) -> RecordCounts | None:
-    """Return a counter for the answer to a request; None where it has no records, or its layout is not known."""
-    if api_key == SHARE_FETCH:
-        return RecordCounts("share", version) if version in SHARE_FETCH_VERSIONS else None
-    return RecordCounts("fetch", version) if api_key == FETCH and version in FETCH_VERSIONS else None
-
-
-def counts_of_request(api_key: int, version: int) -> RecordCounts | None:
-    """Return a counter for a request; None where it has no records, or its layout is not known."""
-    return RecordCounts("produce", version) if api_key == PRODUCE and version in PRODUCE_VERSIONS else None
+def counts_of(api_key: int, version: int) -> RecordCounts | None:
+    """Return a counter for a Produce, or the answer to a Fetch or ShareFetch; None where the layout is not known."""
+    structure, versions = _COUNTED.get(api_key, ("", ()))
+    return RecordCounts(structure, version) if version in versions else None

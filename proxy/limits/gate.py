@@ -22,7 +22,7 @@ from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, m
 from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.framing import Pending, RequestBegins
 from weir.protocol.header import FETCH, PRODUCE, SHARE_FETCH, SIZE
-from weir.protocol.record_counts import RecordCounts, counts_of_answer, counts_of_request
+from weir.protocol.record_counts import RecordCounts, counts_of
 from weir.protocol.request_head import Head, RequestHead, before_others
 from weir.protocol.request_sender import CLIENT_ID_AT
 from weir.protocol.steps import Steps
@@ -167,11 +167,8 @@ class LinkGate:
         return Hold(again, partial(self._again, request, client, since, until))
 
     def _again(self, request: RequestBegins, client: Client, since: float, until: float) -> Steps[Outcome]:
-        return self._decide(request, client, since, until)
-        yield
-
-    def _decide(self, request: RequestBegins, client: Client, since: float, until: float) -> Outcome:
-        """Decide about a request that is held."""
+        """Decide, in one step, about a request that is held."""
+        yield from ()
         now, wait = self._stage.clock(), self._asks(client)
         if wait <= 0:
             return self._shortened(request, self._goes(request, client), now - since)
@@ -179,16 +176,16 @@ class LinkGate:
             return self._hold(request, client, wait, now, since, until)
         self._held = None
         client.rates.waited(self)
-        if request.head.api_key == FETCH and (answer := _empty_answer(request)) is not None:
-            client.sent_away(self)
-            self._stage.holds_cut["answered"] += 1
-            return Answer(Pending(request.head.correlation_id, answer=answer))
-        if (data := request.sender.asking_for_no_records()) is not None and (counts := _counts(request)) is not None:
-            client.sent_away(self)
-            self._stage.holds_cut["answered"] += 1
+        head, answer, data = request.head, _empty_answer(request), request.sender.asking_for_no_records()
+        if answer is None and data is None:
+            return self._cut(request, client)
+        client.sent_away(self)
+        self._stage.holds_cut["answered"] += 1
+        if data is None:
+            return Answer(Pending(head.correlation_id, answer=answer))
+        if (counts := counts_of(head.api_key, head.api_version)) is not None:
             counts.on_passed = partial(self._stage.count, client)
-            return Forward(data, Pending(request.head.correlation_id, watcher=counts))
-        return self._cut(request, client)
+        return Forward(data, Pending(head.correlation_id, watcher=counts))
 
     def _gives_way(self, request: RequestBegins, client: Client) -> bool:
         """Return whether it goes before its time, for what its client has sent behind it."""
@@ -213,15 +210,12 @@ class LinkGate:
 
     def _passed(self, request: RequestBegins, client: Client) -> Pass:
         head = request.head
-        if head.api_key != PRODUCE:
-            counts = _counts(request)
-            if counts is None:
-                return self._not_counted()
-            counts.on_passed = partial(self._fetched, client)
-            return Pass(answer_watcher=counts)
-        counts = counts_of_request(PRODUCE, head.api_version)
+        counts = counts_of(head.api_key, head.api_version)
         if counts is None:
             return self._not_counted()
+        if head.api_key != PRODUCE:
+            counts.on_passed = partial(self._fetched, client)
+            return Pass(answer_watcher=counts)
         counts.on_passed = partial(self._produced, client)
         if not head.expects_response:
             return Pass(watcher=counts.watch)
@@ -269,11 +263,6 @@ class LinkGate:
             self.gone()
 
 
-def _counts(request: RequestBegins) -> RecordCounts | None:
-    """Return what counts the records in the answer to a Fetch or ShareFetch; None where its version is not known."""
-    return counts_of_answer(request.head.api_key, request.head.api_version)
-
-
 def _kind(request: RequestBegins) -> Kind:
     sender = request.sender
     if request.head.api_key == PRODUCE:
@@ -297,7 +286,7 @@ def _empty_answer(request: RequestBegins) -> bytes | None:
     The broker does not see this Fetch, so its session would be one epoch behind: the client is told to begin a new one.
     """
     head, session = request.head, request.sender.session
-    if session is None or head.api_version not in FETCH_VERSIONS:
+    if head.api_key != FETCH or session is None or head.api_version not in FETCH_VERSIONS:
         return None
     encode = partial(encode_fetch_response, head.api_version, head.correlation_id)
     if session[1] > 0:

@@ -18,7 +18,7 @@ from tests.protocol.wire import frame
 from tests.proxy.limited import SINK, fetch, fetched, limited
 from weir.protocol.framing import Pending, RequestBegins, ResponseStream
 from weir.protocol.header import FETCH
-from weir.protocol.record_counts import counts_of_answer
+from weir.protocol.record_counts import counts_of
 from weir.protocol.request_head import RequestHead, read_request_head
 from weir.protocol.request_sender import RequestSender
 from weir.protocol.response_scanner import Buffer
@@ -57,7 +57,7 @@ def test_any_pieces_of_answers_pass_and_are_counted(answers: list[list[int]], cu
     stream, out = ResponseStream(), list[Buffer]()
     data = b""
     for number, batches in enumerate(answers):
-        counts = counts_of_answer(FETCH, 12)
+        counts = counts_of(FETCH, 12)
         assert counts is not None
         counts.on_passed = partial(stage.count, client)
         stream.expect(Pending(number, watcher=counts))
@@ -77,7 +77,7 @@ def test_any_pieces_of_answers_pass_and_are_counted(answers: list[list[int]], cu
 def test_a_piece_in_the_middle_of_an_answer_is_only_looked_at() -> None:
     stage = LimitStage(MovedClock(), EventLog())
     stage.configure([rule("*", 1e9)])
-    client, counts = stage.client(b"c"), counts_of_answer(FETCH, 12)
+    client, counts = stage.client(b"c"), counts_of(FETCH, 12)
     assert client is not None
     assert counts is not None
     stream, data = ResponseStream(), answer(1, [8])
