@@ -124,8 +124,7 @@ class TlsTransport:
             pass  # the farewell is sent, and the peer's has not come yet
         else:
             self._has_ended = True
-            if self._on_read is not None and self._reread is None:
-                self._reread = self._loop.call_soon(self._read_again)
+            self._tell_of_ahead()
         socket.socket.shutdown(self.connection, socket.SHUT_WR)
 
     def is_gone(self) -> bool:
@@ -143,8 +142,8 @@ class TlsTransport:
                 self._has_failed = True
                 break
             self._ahead += more
-            if not more:
-                self._has_ended = True
+            self._has_ended = not more
+        self._tell_of_ahead()
         return self._ahead[:most]
 
     def unacknowledged(self) -> int:
@@ -159,8 +158,7 @@ class TlsTransport:
         """Watch the socket, and tell at once of what OpenSSL has already."""
         self._on_read = callback
         self._loop.add_reader(self._descriptor, self._readable)
-        if (self._ahead or self.connection.pending()) and self._reread is None:
-            self._reread = self._loop.call_soon(self._read_again)
+        self._tell_of_ahead()
 
     def unwatch_reads(self) -> None:
         """Stop watching. Does nothing where nobody watches."""
@@ -201,6 +199,12 @@ class TlsTransport:
         with contextlib.suppress(OSError, ValueError):
             self.connection.unwrap()
         self.connection.close()
+
+    def _tell_of_ahead(self) -> None:
+        """Tell who watches, soon, of what the socket no longer shows."""
+        is_there = self._ahead or self._has_ended or self.connection.pending()
+        if is_there and self._on_read is not None and self._reread is None:
+            self._reread = self._loop.call_soon(self._read_again)
 
     def _wait_for_send(self) -> None:
         self._is_drained = True

@@ -136,6 +136,17 @@ async def test_what_was_looked_at_is_read_all_the_same(plain: Any, ends: bytes |
     assert transport.is_gone()
 
 
+async def test_who_watches_is_told_of_what_was_looked_at(plain: Any) -> None:
+    """The socket no longer shows it."""
+    connection, told = ScriptedConnection(plain[0]), Told()
+    transport = transport_of(connection)
+    transport.watch_reads(told)
+    connection.receives += [b"ab"]
+    assert transport.peek(9) == b"ab"
+    await soon(told)
+    transport.unwatch_reads()
+
+
 async def test_read_that_has_to_send_first_goes_on_when_there_is_room(plain: Any) -> None:
     """A key update is answered by who reads it."""
     connection, told = ScriptedConnection(plain[0]), Told()
