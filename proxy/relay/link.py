@@ -382,10 +382,10 @@ class Link:
         """Until when a request may be held (clock seconds)."""
         return self.connection.fetches.session_end
 
-    @property
-    def has_more(self) -> bool:
-        """Whether its client has sent something behind the request that is held."""
-        return len(self.from_client.rest) > self.connection.requests.returned or self._client.has_unread()
+    def behind(self, most: int) -> bytes:
+        """Return what its client has sent behind the request that is held: up to `most` bytes with the rest of that."""
+        rest, returned = self.from_client.rest, self.connection.requests.returned
+        return bytes(rest[returned:most]) + self._client.peek(max(0, most - len(rest)))[max(0, returned - len(rest)) :]
 
     @property
     def is_reading(self) -> bool:

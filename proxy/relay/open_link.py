@@ -51,9 +51,8 @@ class OpenLink(Protocol):
     def session_end(self) -> float:
         """Until when a request may be held (clock seconds), for the client's SASL session ends soon after."""
 
-    @property
-    def has_more(self) -> bool:
-        """Whether its client has sent something behind the request that is held."""
+    def behind(self, most: int) -> bytes:
+        """Return what its client has sent behind the request that is held: up to `most` bytes with the rest of that."""
 
     @property
     def opaque_reason(self) -> str | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from weir.protocol.response_scanner import Buffer
-from weir.proxy.relay.transport import has_hung_up, has_unread, unacknowledged
+from weir.proxy.relay.transport import has_hung_up, unacknowledged
 
 _RECORD_SIZE: Final = 2**14  # the most that one TLS record carries: smaller buffers are sent together
 
@@ -31,6 +31,7 @@ class TlsTransport:
         "_ahead",
         "_descriptor",
         "_has_ended",
+        "_has_failed",
         "_is_drained",
         "_loop",
         "_loop_tells_again",
@@ -52,7 +53,8 @@ class TlsTransport:
         self._loop_tells_again = isinstance(self._loop, asyncio.SelectorEventLoop)
         self._is_drained = False  # whether nothing was left to be read, when last seen
         self._has_ended = False
-        self._ahead = b""  # read by `is_gone`
+        self._has_failed = False  # as `peek` met it; the next read meets it again
+        self._ahead = b""  # read by `peek`
         self._on_read: Callable[[], None] | None = None
         self._on_send: Callable[[], None] | None = None
         self._read_waits_for_send = False
@@ -66,16 +68,14 @@ class TlsTransport:
 
     def receive_into(self, buffer: memoryview, size: int = 0, /) -> int:
         """Decrypt as many records as there are and as fit."""
-        if self._has_ended:
-            return 0
         wanted = size or len(buffer)
         received = 0
         if self._ahead:
-            received = len(self._ahead)
-            buffer[:received] = self._ahead
-            self._ahead = b""
+            received = min(len(self._ahead), wanted)
+            buffer[:received] = self._ahead[:received]
+            self._ahead = self._ahead[received:]
         self._is_drained = False
-        while received < wanted:
+        while received < wanted and not self._has_ended:
             try:
                 count = self._read(wanted - received, buffer[received:])
             except ssl.SSLWantReadError:
@@ -90,9 +90,8 @@ class TlsTransport:
                 raise
             if not count:
                 self._has_ended = True
-                return received
             received += count
-        if not received:
+        if not received and not self._has_ended:
             raise BlockingIOError
         return received
 
@@ -125,28 +124,27 @@ class TlsTransport:
             pass  # the farewell is sent, and the peer's has not come yet
         else:
             self._has_ended = True
-            if self._on_read is not None and self._reread is None:
-                self._reread = self._loop.call_soon(self._read_again)
+            self._tell_of_ahead()
         socket.socket.shutdown(self.connection, socket.SHUT_WR)
 
     def is_gone(self) -> bool:
         """Ask the kernel, and read one byte ahead: TLS may have said farewell where TCP has not."""
-        if self._has_ended or has_hung_up(self._descriptor):
-            return True
-        if self._ahead:
-            return False
-        try:
-            self._ahead = self.connection.recv(1)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return False
-        except OSError:
-            return True
-        self._has_ended = not self._ahead
-        return self._has_ended
+        return has_hung_up(self._descriptor) or (not self.peek(1) and (self._has_ended or self._has_failed))
 
-    def has_unread(self) -> bool:
-        """Ask the kernel, and OpenSSL. A record without data counts too, which is seldom."""
-        return bool(self._ahead or self.connection.pending()) or has_unread(self._descriptor)
+    def peek(self, most: int) -> bytes:
+        """Read ahead."""
+        while len(self._ahead) < most and not self._has_ended:
+            try:
+                more = self.connection.recv(most - len(self._ahead))
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                break
+            except OSError:
+                self._has_failed = True
+                break
+            self._ahead += more
+            self._has_ended = not more
+        self._tell_of_ahead()
+        return self._ahead[:most]
 
     def unacknowledged(self) -> int:
         """Ask the kernel. It knows records, which are a little larger than what they carry."""
@@ -160,8 +158,7 @@ class TlsTransport:
         """Watch the socket, and tell at once of what OpenSSL has already."""
         self._on_read = callback
         self._loop.add_reader(self._descriptor, self._readable)
-        if (self._ahead or self.connection.pending()) and self._reread is None:
-            self._reread = self._loop.call_soon(self._read_again)
+        self._tell_of_ahead()
 
     def unwatch_reads(self) -> None:
         """Stop watching. Does nothing where nobody watches."""
@@ -202,6 +199,12 @@ class TlsTransport:
         with contextlib.suppress(OSError, ValueError):
             self.connection.unwrap()
         self.connection.close()
+
+    def _tell_of_ahead(self) -> None:
+        """Tell who watches, soon, of what the socket no longer shows."""
+        is_there = self._ahead or self._has_ended or self.connection.pending()
+        if is_there and self._on_read is not None and self._reread is None:
+            self._reread = self._loop.call_soon(self._read_again)
 
     def _wait_for_send(self) -> None:
         self._is_drained = True

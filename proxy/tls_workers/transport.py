@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from weir.protocol.response_scanner import Buffer
-from weir.proxy.relay.transport import TcpTransport, has_hung_up, has_unread, unacknowledged
+from weir.proxy.relay.transport import TcpTransport, has_hung_up, unacknowledged
 
 
 @dataclass(slots=True)
@@ -84,9 +84,9 @@ class WorkerTransport:
         """Ask the kernel: TLS may have said farewell where TCP has not."""
         return has_hung_up(self._connection.fileno()) or self._plain.is_gone()
 
-    def has_unread(self) -> bool:
-        """Ask the kernel: the worker may not have read what has come."""
-        return self._plain.has_unread() or has_unread(self._connection.fileno())
+    def peek(self, most: int) -> bytes:
+        """Look at what the worker has decrypted."""
+        return self._plain.peek(most)
 
     def unacknowledged(self) -> int:
         """Return what is on its way to TLS, and what the kernel has of the connection.
