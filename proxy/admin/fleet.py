@@ -167,12 +167,17 @@ async def _answer(admin: Address, session: aiohttp.ClientSession, tls: Callable[
     async with session.get(url, allow_redirects=False, ssl=True if tls is None else tls()) as response:
         if response.status != 200:
             raise ValueError(f"it answers with {response.status}")
-        body = bytearray()
-        async for part in response.content.iter_any():
-            body += part
-            if len(body) > _MOST_BYTES:
-                raise ValueError("its answer does not end")
-        return bytes(body)
+        return await body_of(response, _MOST_BYTES)
+
+
+async def body_of(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """Return the body of another sidecar's answer; ValueError where it has more than `most` bytes."""
+    body = bytearray()
+    async for part in response.content.iter_any():
+        body += part
+        if len(body) > most:
+            raise ValueError("its answer does not end")
+    return bytes(body)
 
 
 async def _addresses(named: Address) -> list[Address]:

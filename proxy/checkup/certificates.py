@@ -25,12 +25,14 @@ def certificate_findings(config: Config, all_keys: list[LiveKeys], world: World,
         days = (keys.keys.expires_at - now) / _DAY
         own = listed(keys.keys.names) if keys.keys.names else "no name"
         if days < 0:
-            yield Finding.fail(keys.name, f"the certificate expired {-days:.0f} days ago: put a new one into its files")
+            yield Finding(
+                "fail", keys.name, f"the certificate expired {-days:.0f} days ago: put a new one into its files"
+            )
         elif days < _SOON_DAYS:
             sentence = f"the certificate (for {own}) expires in {days:.0f} days: put a new one into its files"
-            yield Finding.warn(keys.name, sentence)
+            yield Finding("warn", keys.name, sentence)
         else:
-            yield Finding.ok(keys.name, f"the certificate (for {own}) is valid for {days:.0f} days")
+            yield Finding("ok", keys.name, f"the certificate (for {own}) is valid for {days:.0f} days")
         hosts = [host for field, host in names if field == keys.name]
         missing = [host for host in hosts if not any(fnmatchcase(host, one.casefold()) for one in keys.keys.names)]
         if missing:
@@ -38,7 +40,7 @@ def certificate_findings(config: Config, all_keys: list[LiveKeys], world: World,
                 f"the certificate is for {own}, and who connects here looks for {listed(missing)}: with host names"
                 " checked (ssl.endpoint.identification.algorithm) it is refused; issue one with that name"
             )
-            yield Finding.warn(keys.name, sentence)
+            yield Finding("warn", keys.name, sentence)
 
 
 def _names_wanted(config: Config, world: World) -> Iterator[tuple[str, str]]:

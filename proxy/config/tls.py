@@ -37,14 +37,7 @@ class KeyTable(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def files(self) -> KeyFiles:
         """The files as they are loaded."""
-        return KeyFiles(
-            certificate=self.certificate,
-            key=self.key,
-            keystore=self.keystore,
-            password_file=self.password_file,
-            ca=self.ca,
-            least_version=self.least_version,
-        )
+        return KeyFiles(**{name: getattr(self, name) for name in KeyTable.__struct_fields__})
 
 
 class ServerTlsTable(KeyTable, frozen=True, kw_only=True):

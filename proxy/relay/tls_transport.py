@@ -10,6 +10,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, cast
 
 from weir.protocol.response_scanner import Buffer
@@ -18,6 +19,7 @@ from weir.proxy.relay.transport import has_hung_up, unacknowledged
 _RECORD_SIZE: Final = 2**14  # the most that one TLS record carries: smaller buffers are sent together
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class TlsTransport:
     """A `Transport` over a TLS connection whose handshake is done.
 
@@ -27,39 +29,26 @@ class TlsTransport:
     - An end without TLS's own farewell counts as an end: Kafka's frames show whether one is cut off.
     """
 
-    __slots__ = (
-        "_ahead",
-        "_descriptor",
-        "_has_ended",
-        "_has_failed",
-        "_is_drained",
-        "_loop",
-        "_loop_tells_again",
-        "_on_read",
-        "_on_send",
-        "_read",
-        "_read_waits_for_send",
-        "_reread",
-        "_send_waits_for_read",
-        "connection",
-    )
+    connection: ssl.SSLSocket
+    _loop: asyncio.AbstractEventLoop = field(init=False, default_factory=asyncio.get_running_loop)
+    _read: Callable[[int, memoryview], int] = field(init=False)
+    """The connection's own: recv_into takes one call of Python more, for which each record of 16 KB would pay."""
+    _descriptor: int = field(init=False)
+    _loop_tells_again: bool = field(init=False)
+    _is_drained: bool = field(init=False, default=False)  # whether nothing was left to be read, when last seen
+    _has_ended: bool = field(init=False, default=False)
+    _has_failed: bool = field(init=False, default=False)  # as `peek` met it; the next read meets it again
+    _ahead: bytes = field(init=False, default=b"")  # read by `peek`
+    _on_read: Callable[[], None] | None = field(init=False, default=None)
+    _on_send: Callable[[], None] | None = field(init=False, default=None)
+    _read_waits_for_send: bool = field(init=False, default=False)
+    _send_waits_for_read: bool = field(init=False, default=False)
+    _reread: asyncio.Handle | None = field(init=False, default=None)
 
-    def __init__(self, connection: ssl.SSLSocket) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.connection = connection
-        # recv_into does the same by one call of Python more, which each record of 16 KB would pay for.
-        self._read = cast(Callable[[int, memoryview], int], connection.read)
-        self._descriptor = connection.fileno()
+    def __post_init__(self) -> None:
+        self._read = cast(Callable[[int, memoryview], int], self.connection.read)
+        self._descriptor = self.connection.fileno()
         self._loop_tells_again = isinstance(self._loop, asyncio.SelectorEventLoop)
-        self._is_drained = False  # whether nothing was left to be read, when last seen
-        self._has_ended = False
-        self._has_failed = False  # as `peek` met it; the next read meets it again
-        self._ahead = b""  # read by `peek`
-        self._on_read: Callable[[], None] | None = None
-        self._on_send: Callable[[], None] | None = None
-        self._read_waits_for_send = False
-        self._send_waits_for_read = False
-        self._reread: asyncio.Handle | None = None
 
     @property
     def tells_again(self) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 import aiohttp
 import msgspec
 
-from weir.proxy.admin.fleet import Target, bearer, scheme
+from weir.proxy.admin.fleet import Target, bearer, body_of, scheme
 from weir.proxy.config.address import Address
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.log import EventLog, innermost_frame
@@ -268,9 +268,4 @@ class Exchange:
         async with self._session.post(url, data=body, headers=headers, allow_redirects=False, ssl=tls) as response:
             if response.status != 200:
                 raise ValueError(f"it answers with {response.status}")
-            text = await response.content.read(MOST_BYTES)
-            while not response.content.at_eof():
-                if len(text) >= MOST_BYTES:
-                    raise ValueError("its answer does not end")
-                text += await response.content.read(MOST_BYTES - len(text))
-            return msgspec.json.decode(text, type=ShareAnswer)
+            return msgspec.json.decode(await body_of(response, MOST_BYTES), type=ShareAnswer)
