@@ -99,7 +99,7 @@ def webhook(namespace: Namespace, folder: Path, cluster: str = "kafka") -> Itera
         until(lambda: _answers(port, authority), "the webhook")
         client = {"url": f"https://127.0.0.1:{port}/pods", "caBundle": _encoded(authority)}
         patch = [{"op": "replace", "path": "/webhooks/0/clientConfig", "value": client}]
-        configuration = f"mutatingwebhookconfiguration/{name}-{namespace.name}"
+        configuration = f"mutatingwebhookconfiguration/weir-{cluster}.{namespace.name}"
         namespace.api.kubectl("patch", configuration, "--type=json", "--patch", json.dumps(patch))
         yield child
 
