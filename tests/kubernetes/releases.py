@@ -36,9 +36,10 @@ class Namespace:
     def get(self, *words: str) -> Any:
         return self.api.get(*words, "--namespace", self.name)
 
-    def install(self, way: str, *options: str, release: str = "weir", verb: str = "install") -> None:
+    def install(self, way: str, *options: str, release: str = "weir", verb: str = "install") -> str:
+        """Return what helm prints."""
         values = str(HELM / "values" / f"{way}.yaml")
-        self.api.helm(verb, release, CHART, "--namespace", self.name, "--values", values, *options)
+        return self.api.helm(verb, release, CHART, "--namespace", self.name, "--values", values, *options)
 
     def uninstall(self, release: str = "weir") -> None:
         self.api.helm("uninstall", release, "--namespace", self.name)

@@ -81,6 +81,15 @@ def test_a_second_release_of_a_cluster_is_refused_and_the_first_stays(space: Nam
     assert space.get("configmap", "weir-kafka") == before
 
 
+def test_helm_tells_what_is_to_be_done_until_pods_get_a_sidecar(space: Namespace) -> None:
+    level = "pod-security.kubernetes.io/enforce"
+    space.api.kubectl("label", "namespace", space.name, f"{level}-")
+    told = space.install("strimzi")
+    space.api.shell(told.partition("No pod gets a sidecar yet: ")[2])
+    assert "restart one broker" in space.install("strimzi", verb="upgrade")
+    space.in_force(probe("strimzi"))
+
+
 def test_steps_of_the_page_to_the_letter(space: Namespace, tmp_path: Path) -> None:
     space.create(strimzi_pod("kafka-brokers-0"))
     (tmp_path / "kafka.yaml").write_text((HELM / "values" / "strimzi.yaml").read_text())
