@@ -303,19 +303,11 @@ class Sidecar:
         else:
             self.log.error("reload_failed", error=repr(error), at=innermost_frame(error))
 
-    async def look_at_keys(self) -> None:
-        """Load keys whose files have changed, without waiting for the next look."""
-        await self._key_watch.check()
-
     def _keys_changed(self) -> None:
         self.tls_workers.keys_changed()
         for listener in self.listeners:
             if listener.stand_ins is not None:
                 listener.stand_ins.try_again()
-
-    async def look_at_upstreams(self) -> None:
-        """Look whether the upstreams are there, without waiting for the next look."""
-        await self._upstreams.check()
 
     # What the admin server shows
 
