@@ -15,7 +15,7 @@ from weir.protocol.header import FETCH, PRODUCE
 pytestmark = pytest.mark.clients
 
 TOLD: Final = 2.0  # seconds
-COUNT: Final = 200  # records: eight batches
+COUNT: Final = 500  # records: twenty batches
 WAIT: Final = {
     "produce": {"franz-go", "sarama", "kafkajs", "kafka-python", "java", "rskafka"},
     "consume": {"franz-go", "sarama", "kafkajs", "kafka-python", "java", "rskafka"},
@@ -35,7 +35,7 @@ def test_who_waits_when_told(cluster: Cluster, drivers: Drivers, client: str, ro
     finally:
         cluster.start_sidecar(1)
     versions = {one.version for one in link.seen if one.api_key == api_key}
-    pauses = link.pauses(api_key)
+    pauses = link.pauses(api_key) or [0.0]  # kafka-go may use other connections
     figures = (
         f"{min(pauses):.2f} to {max(pauses):.2f} s of {TOLD:g}, {link.beside(api_key, TOLD)} of other kinds meanwhile"
     )
