@@ -113,7 +113,7 @@ def _print(replies: Sequence[Reply], json_wanted: bool) -> int:
     if rows:
         print_table(_COLUMNS, rows)
     elif all(reply.error is None for reply in replies):
-        print("No client is limited.")
+        print("No client is limited. To count records alone: weir limits set --client-id ID --records none")
     return finish(replies)
 
 

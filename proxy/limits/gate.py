@@ -33,7 +33,7 @@ from weir.proxy.relay.open_link import OpenLink
 from weir.proxy.relay.outcomes import Answer, Forward, Hold, Outcome, Pass
 from weir.proxy.relay.side import Side
 
-LOOK_SECONDS: Final = 0.25
+LOOK_SECONDS: Final = 0.2
 """How often it is looked whether a client has sent something behind a held request that gives way to it."""
 
 PATIENT_SECONDS: Final = 0.5

@@ -14,6 +14,7 @@ from weir.lab.network import LOOPBACK
 from weir.protocol.header import FETCH, FIXED_HEADER, PRODUCE, SIZE
 from weir.protocol.produce_response import with_throttle_time
 
+TIMES: Final = 3
 _FLEXIBLE_FETCH: Final = 12  # from this version on a tag buffer comes before throttle_time_ms
 
 
@@ -28,10 +29,11 @@ class Seen(NamedTuple):
 
 
 class TellingLink:
-    """Tells `milliseconds` in each answer to a Produce or Fetch, and remembers what passes."""
+    """Tells `milliseconds` in the first few answers to a Produce or Fetch, and remembers what passes."""
 
     def __init__(self, milliseconds: int) -> None:
         self._milliseconds = milliseconds
+        self._left = {PRODUCE: TIMES, FETCH: TIMES}
         self._connections = 0
         self.seen: list[Seen] = []
 
@@ -75,13 +77,14 @@ class TellingLink:
             while True:
                 frame = await _frame(source)
                 api_key, version = asked.popleft()
-                if api_key == PRODUCE:
+                self._left[api_key] = left = self._left.get(api_key, 0) - 1
+                if left >= 0 and api_key == PRODUCE:
                     frame = with_throttle_time(frame, version, self._milliseconds)
-                elif api_key == FETCH and version:
+                elif left >= 0 and version:
                     at = 2 * SIZE.size + (version >= _FLEXIBLE_FETCH)
                     frame = frame[:at] + SIZE.pack(self._milliseconds) + frame[at + SIZE.size :]
                 target.write(frame)
-                if api_key in (PRODUCE, FETCH):
+                if left >= 0:
                     self.seen.append(Seen(time.monotonic(), number, api_key, version, is_told=True))
         target.close()
 
