@@ -15,9 +15,9 @@ from tests.protocol.wire import request
 from tests.proxy.limited import SOURCE, produce, produced
 from weir.limits.holds import MOST_OWED_SECONDS
 from weir.protocol.header import PRODUCE
+from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import RequestHead, read_request_head
 from weir.protocol.request_sender import RequestSender
-from weir.protocol.request_stream import RequestBegins
 from weir.protocol.steps import at_once
 from weir.proxy.limits.gate import LinkGate
 from weir.proxy.limits.stage import LimitStage
