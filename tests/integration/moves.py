@@ -168,15 +168,23 @@ def assert_used(received: ReceivedBytes, rate: float, least: float, seconds: flo
 
 
 def assert_keeps(series: Series, rate: int, least: float = LEAST_MEAN, batch_bytes: int = BATCH_BYTES) -> None:
-    """Prove of a whole move that its mean and its worst second keep the quota.
+    """Prove of a whole move that its mean and each of its seconds keep the quota.
 
     What an idle budget has saved comes at once, and in a short move counts for much. The mean has to reach
-    `least` x rate. `batch_bytes` is the largest batch of what is moved.
+    `least` x rate. `batch_bytes` is the largest batch of what is moved. A follower that has no processor for a while
+    writes in one second what came in two, which is no fault of a sidecar: a second may have more by what the file was
+    behind the quota when it began.
     """
     begin, end = series.span
     assert least * rate <= series.mean_rate() <= rate * (1 + SAVED_SECONDS / (end - begin))
-    worst, since = series.worst_window()
-    assert worst <= 1.05 * rate + batch_bytes, f"{worst:,.0f} bytes in the second from {since:.2f} on"
+    first = 0
+    for moment, total in zip(series.times, series.totals, strict=True):
+        while moment - series.begun[first] > 1.0:
+            first += 1
+        before = series.totals[first]
+        late = max(0.0, rate * (series.begun[first] - begin) - (before - series.totals[0]))
+        came, most = total - before, 1.05 * rate + batch_bytes + late
+        assert came <= most, f"{came:,} bytes in the second up to {moment:.2f}, of {most:,.0f}"
 
 
 def assert_read_once(cluster: Cluster, topic: str, producer: LiveProducer) -> None:
