@@ -38,11 +38,21 @@ BEGUN_FIRST = (
 """Files that take minutes: begun late, one of them would keep a worker busy when the others have ended."""
 
 
+COMPUTING = {"deploy", "lag", "limits", "pipeline", "planning", "protocol", "quota", "samples"}
+"""Folders in which no test measures time, but for those on brokers: a moved clock, or none."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that open a page in Chromium; and the longest files come first, those without brokers last."""
+    """Mark the tests that open a page in Chromium, and those that only compute.
+
+    The longest files come first, those without brokers last.
+    """
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.integration)
+        marks = {mark.name for mark in item.iter_markers()}
+        if "long" in marks and "integration" not in marks and COMPUTING.intersection(item.path.parts):
+            item.add_marker(pytest.mark.computes)
 
     def place(item: pytest.Item) -> int:
         name = item.path.relative_to(Path(__file__).parent).as_posix()

@@ -53,7 +53,7 @@ def recorded_cluster(mode: Mode) -> Iterator[tuple[Cluster, list[Recorder]]]:
 
 
 @pytest.mark.parametrize("mode", CORNERS[1:], ids=lambda mode: mode.name)
-def test_captured_frames_are_read_alike_by_another_codec_and_hold_no_full_fetch(mode: Mode) -> None:
+def test_captured_frames_are_read_alike_by_another_codec(mode: Mode) -> None:
     with recorded_cluster(mode) as (cluster, recorders):
         topic = filled(cluster, "orders", [1], 16 * MB)
         cluster.sidecars[1].put_throttle(throttle(topic, leader=RATE))

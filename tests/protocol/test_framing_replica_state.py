@@ -149,6 +149,7 @@ RUNS = st.builds(
 TOPICS = st.lists(RUNS, max_size=4).map(lambda runs: [topic for run in runs for topic in run])
 
 
+@pytest.mark.long
 @given(
     st.sampled_from(VERSIONS), TOPICS, st.sampled_from((NO_TAGS, REPLICA_STATE)), st.integers(0), st.integers(0, 255)
 )

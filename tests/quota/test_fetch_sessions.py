@@ -212,6 +212,7 @@ def test_an_error_reaches_the_follower_of_a_busy_link_too(rates: tuple[int, ...]
         assert made.clock.now - changed_at < 11
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", [7, 12, 17])
 @pytest.mark.parametrize("rates", [(5 * MB,), (5 * MB, 5 * MB)])
 def test_a_leader_that_evicts_the_session_does_not_disturb_the_follower(version: int, rates: tuple[int, ...]) -> None:

@@ -53,6 +53,7 @@ def received(version: int, order: Order, seconds: float, *, partitions: int, bat
     return {IDS.get(topic, topic): size / seconds for topic, size in sizes.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", ["urgent-first", "round-robin"])
 @pytest.mark.parametrize("version", [3, 7, 13])
 def test_partition_throttled_on_both_sides_has_its_turn_beside_more_that_the_leader_throttles(
