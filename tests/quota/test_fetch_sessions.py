@@ -7,7 +7,8 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Leader, Log, mean_rate, worst_second
-from tests.fakes.session_conversation import Hop, Key, SessionFollower, SessionLeader
+from tests.fakes.leader_sessions import Key
+from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.quota.budget.strict import LENT_SECONDS
 from weir.quota.fetch.decisions import Answer, Forward, Hold

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from tests.fakes.leader_sessions import Key
 from tests.quota.model.chain import Chain
 from tests.quota.model.leader import FIRST_WITH_SESSIONS
-from tests.quota.model.logs import Key, Log
+from tests.quota.model.logs import Log
 from tests.quota.model.wire import MAX_WAIT_MS, PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES, Response, entry_packer
 from tests.quota.model.world import World
 from weir.protocol.fetch_request import FetchRequest, ForgottenTopic, replica_state_tags

@@ -6,11 +6,12 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tests.fakes.leader_sessions import Key
 from tests.quota.model.chain import Chain
 from tests.quota.model.follower import Fetcher, Replica
 from tests.quota.model.hops import Sidecar
 from tests.quota.model.leader import LeaderNode
-from tests.quota.model.logs import Key, Log
+from tests.quota.model.logs import Log
 from tests.quota.model.scenario import Rogue, Scenario
 from tests.quota.model.wire import MAX_WAIT_MS, PARTITION_MAX_BYTES, Response, entry_packer
 from tests.quota.model.world import World

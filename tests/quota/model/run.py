@@ -7,13 +7,14 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from functools import partial
 
+from tests.fakes.leader_sessions import Key
 from tests.quota.model.chain import Chain
 from tests.quota.model.coverage import Facts, covered
 from tests.quota.model.follower import Fetcher, Replica
 from tests.quota.model.happenings import happen
 from tests.quota.model.hops import Sidecar
 from tests.quota.model.leader import LeaderNode
-from tests.quota.model.logs import FIRST_WITH_WHOLE_BATCHES, Key, Log
+from tests.quota.model.logs import FIRST_WITH_WHOLE_BATCHES, Log
 from tests.quota.model.promise import ROUND_TRIP, Exceptions, SideMeter
 from tests.quota.model.rogues import join
 from tests.quota.model.scenario import RACKS, Partition, Scenario, Side, TopicPartition

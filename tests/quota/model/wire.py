@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from functools import lru_cache
 
-from tests.quota.model.logs import Key
+from tests.fakes.leader_sessions import Key
 from weir.protocol.fetch_response import encode_fetch_response
 from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.header import SIZE
