@@ -97,14 +97,14 @@ long: .venv/.installed
 
 # With so little of the processor that brokers miss none: by itself, and as a session, which Linux counts as one program.
 beside: .venv/.installed
-	@trap 'kill $$!' INT TERM; setsid sh -c 'echo 19 >/proc/self/autogroup; exec nice -n 19 $(MAKE) spark long' & wait $$!
+	@trap 'kill $$!' INT TERM; setsid sh -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec nice -n 19 $(MAKE) spark long' & wait $$!
 
 INTEGRATION := (integration or long) and not computes and $(OWN)
 OF_BROKERS := -o cache_dir=.cache/pytest-integration -m "$(INTEGRATION)"
 
 # What fails there is run once more by itself: these tests time what brokers do, and several of them share two cores.
 integration: setup
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(OF_BROKERS) || \
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(OF_BROKERS) || \
 	  $(BIN)/pytest --last-failed --last-failed-no-failures none $(OF_BROKERS)
 
 clients: setup

@@ -21,6 +21,7 @@ LEAST_MEAN = 0.6
 """How much of its quota a move has to use here: a busy machine keeps it from more. bench.moves has the tight bound."""
 
 BATCH_BYTES = 10_350  # one message of `fill` in the log: 10,240 bytes and the headers of it and of its batch
+LONG = 50_000  # bytes of a batch of several
 
 
 def roles(cluster: Cluster) -> tuple[int, int, int]:
@@ -40,14 +41,21 @@ def throttle(*topics: str, leader: int | None = None, follower: int | None = Non
     }
 
 
-def filled(cluster: Cluster, topic: str, replicas: Sequence[int], size: int, partitions: int = 5) -> str:
+def filled(
+    cluster: Cluster,
+    topic: str,
+    replicas: Sequence[int],
+    size: int,
+    partitions: int = 5,
+    batch_bytes: int = BATCH_BYTES,
+) -> str:
     """Create a topic of about `size` bytes, spread evenly over its partitions, each on `replicas`; return its name.
 
-    Each message is a batch of its own.
+    Each message is a batch of its own, or a few are: what only has to last is there five times as soon with `LONG`.
     """
     cluster.create_topic(topic, dict.fromkeys(range(partitions), replicas))
     sizes = dict.fromkeys(range(partitions), size // partitions)
-    fill(cluster.bootstrap_servers, topic, sizes, batch_bytes=BATCH_BYTES)
+    fill(cluster.bootstrap_servers, topic, sizes, batch_bytes=batch_bytes)
     return topic
 
 

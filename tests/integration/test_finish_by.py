@@ -10,7 +10,7 @@ from time import monotonic, sleep
 import pytest
 
 from tests.integration.move_commands import MB, MoveCommands, json_of
-from tests.integration.moves import filled
+from tests.integration.moves import LONG, filled
 from tests.throttle_names import LEADER_RATE
 from weir.lab.cluster import Cluster
 from weir.lab.modes import NEWEST
@@ -95,7 +95,7 @@ def test_move_ends_in_its_time_whatever_producers_do(move: MoveCommands, seed: i
 def test_move_that_was_killed_is_taken_up_by_whoever_watches(move: MoveCommands) -> None:
     """Producers begin after the kill: whoever watches then lowers the leader's rate."""
     cluster = move.cluster
-    topic = filled(cluster, move.topic, [1], 60 * MB, partitions=2)
+    topic = filled(cluster, move.topic, [1], 60 * MB, partitions=2, batch_bytes=LONG)
     live = f"{topic}-live"
     cluster.create_topic(live, {partition: [1, 2] for partition in range(4)})
     plan = move.plan(topic, {0: [1, 2], 1: [1, 2]})

@@ -8,6 +8,7 @@ from time import sleep
 import pytest
 
 from tests.integration.moves import (
+    LONG,
     MB,
     filled,
     now,
@@ -36,7 +37,7 @@ def large(cluster: Cluster, topic: str, size: int, message_bytes: int = LARGE_BA
 
 def test_leader_at_rate_zero_sends_nothing(pair: Cluster) -> None:
     """The follower has quota, and asks again and again; one partition in sync keeps its requests from being held."""
-    topic = large(pair, "at-zero", 20 * MB)
+    topic = large(pair, "at-zero", 4 * MB)
     pair.create_topic("calm-at-zero", {0: [1, 2]})
     tables = {1: throttle(topic, leader=0), 2: throttle(topic, follower=5 * MB)}
     with throttled_move(pair, tables, topic) as received:
@@ -45,7 +46,7 @@ def test_leader_at_rate_zero_sends_nothing(pair: Cluster) -> None:
 
 
 def test_leaders_quota_holds_whatever_the_follower_leaves_out(pair: Cluster) -> None:
-    topic, rate = large(pair, "left-out", 20 * MB), MB
+    topic, rate = large(pair, "left-out", 8 * MB), MB
     pair.create_topic("calm-left-out", {0: [1, 2]})
     tables = {1: throttle(topic, leader=rate), 2: throttle(topic, follower=5 * rate)}
     with throttled_move(pair, tables, topic) as received:
@@ -59,7 +60,10 @@ def test_leaders_quota_holds_whatever_the_follower_leaves_out(pair: Cluster) -> 
 
 def test_topic_of_two_quotas_is_served_beside_one_of_the_leader(pair: Cluster) -> None:
     """What is granted on one side now and on the other then keeps its place in the line."""
-    both, leaders = filled(pair, "both", [1], 20 * MB), filled(pair, "leaders", [1], 60 * MB)
+    both, leaders = (
+        filled(pair, "both", [1], 20 * MB, batch_bytes=LONG),
+        filled(pair, "leaders", [1], 60 * MB, batch_bytes=LONG),
+    )
     tables = {1: throttle(both, leaders, leader=4 * MB), 2: throttle(both, follower=2 * MB)}
     with throttled_move(pair, tables, both, leaders) as received:
         wait_for_bytes(pair, received[leaders], 0)
