@@ -11,9 +11,11 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.browser import Browser
 from tests.one_name import files_of_two_modules
@@ -40,6 +42,23 @@ BEGUN_FIRST = (
 
 COMPUTING = {"deploy", "lag", "limits", "pipeline", "planning", "protocol", "quota", "samples"}
 """Folders in which no test measures time, but for those on brokers: a moved clock, or none."""
+
+
+ONE_WORKER = "tests/integration/pair/"
+"""A folder whose files share brokers."""
+
+
+class _ByBrokers(LoadScopeScheduling):  # type: ignore[misc] # xdist has no annotations
+    """Gives each worker files, and those that share brokers to one of them."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return ONE_WORKER if nodeid.startswith(ONE_WORKER) else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    """Return it in place of `--dist loadfile`'s own."""
+    return _ByBrokers(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
