@@ -35,7 +35,7 @@ def test_no_replica_leaves_the_isr_above_the_quota(mode: Mode) -> None:
     """Topics of mixed volume, all of them throttled on both sides, while another one moves in beside them."""
     volumes = {"high": (40, 10_240), "medium": (50, 1024), "low": (2, 100)}  # records/s, bytes each: 0.46 MB/s in all
     lag_time_max = {"replica.lag.time.max.ms": LAG_TIME_MAX_SECONDS * 1000}
-    with mode.cluster(sidecars=True, properties=lag_time_max) as cluster, ExitStack() as producing:
+    with mode.cluster(2, sidecars=True, properties=lag_time_max) as cluster, ExitStack() as producing:
         for topic in volumes:
             cluster.create_topic(topic, {0: [1, 2], 1: [2, 1]})
         bulk = filled(cluster, "bulk", [1], 20 * MB)

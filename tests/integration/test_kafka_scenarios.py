@@ -156,8 +156,9 @@ def test_cancelled_move_leaves_nothing_and_can_begin_anew(cluster: Cluster) -> N
 def test_replica_is_throttled_out_of_the_isr_and_never_in_it(mode: Mode) -> None:
     """Twice the follower cannot be reached for a while. It catches up at the quota, and then follows at any rate."""
     tables = {"quota": {"replica_lag_time_max_ms": LAG_TIME_MAX_SECONDS * 1000}}
-    with mode.cluster(sidecars=True, properties=LAG_TIME_MAX, sidecar_tables=tables) as cluster:
-        leader, _, follower = roles(cluster)
+    with mode.cluster(2, sidecars=True, properties=LAG_TIME_MAX, sidecar_tables=tables) as cluster:
+        leader = cluster.controller
+        (follower,) = {1, 2} - {leader}
         topic = filled(cluster, "orders", [leader, follower], MB, partitions=1)
         sidecar = cluster.sidecars[leader]
         sidecar.put_throttle(throttle(topic, leader=RATE))

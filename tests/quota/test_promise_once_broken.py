@@ -306,6 +306,7 @@ def test_peer_that_connects_again_and_reads_no_grant() -> None:
 
 @pytest.mark.parametrize("seed", [845_569, 846_230, 864_149])
 def test_fetches_unnamed_for_an_observer_are_not_planned_sooner(seed: int) -> None:
+    """The quota that limits knows their topics' names: they were planned anew as if none did, and lost their turn."""
     assert not violations(draw(Seeded(seed), 2))
 
 
