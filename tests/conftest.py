@@ -39,10 +39,8 @@ BEGUN_FIRST = (
 )
 """Files that take minutes: begun late, one of them would keep a worker busy when the others have ended."""
 
-
 COMPUTING = {"deploy", "lag", "limits", "pipeline", "planning", "protocol", "quota", "samples"}
 """Folders in which no test measures time, but for those on brokers: a moved clock, or none."""
-
 
 ONE_WORKER = "tests/integration/pair/"
 """A folder whose files share brokers."""
@@ -66,20 +64,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     The longest files come first, those without brokers last.
     """
+    places: dict[str, int] = {}
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.integration)
-        marks = {mark.name for mark in item.iter_markers()}
-        if "long" in marks and "integration" not in marks and COMPUTING.intersection(item.path.parts):
+        file = item.nodeid.partition("::")[0].removeprefix("tests/")
+        is_on_brokers = item.get_closest_marker("integration") is not None
+        if not is_on_brokers and file.partition("/")[0] in COMPUTING and item.get_closest_marker("long"):
             item.add_marker(pytest.mark.computes)
-
-    def place(item: pytest.Item) -> int:
-        name = item.path.relative_to(Path(__file__).parent).as_posix()
-        if name in BEGUN_FIRST:
-            return BEGUN_FIRST.index(name)
-        return len(BEGUN_FIRST) + (item.get_closest_marker("integration") is None)
-
-    items.sort(key=place)
+        place = BEGUN_FIRST.index(file) if file in BEGUN_FIRST else len(BEGUN_FIRST) + (not is_on_brokers)
+        places[item.nodeid] = place
+    items.sort(key=lambda item: places[item.nodeid])
 
 
 @pytest.fixture(scope="session")
