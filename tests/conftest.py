@@ -36,6 +36,7 @@ BEGUN_FIRST = (
     "integration/test_export.py",
     "integration/test_rolling_start.py",
     "integration/test_move_faults.py",
+    "integration/test_upgrade.py",
 )
 """Files that take minutes: begun late, one of them would keep a worker busy when the others have ended."""
 
