@@ -97,6 +97,7 @@ async def test_no_turn_of_the_loop_is_long_while_a_large_fetch_is_taken_in_and_s
 
 
 @pytest.mark.long
+@pytest.mark.newest
 @pytest.mark.parametrize("what", ["request", "response"])
 async def test_another_link_is_served_while_a_large_fetch_is_worked_on(what: str) -> None:
     async with relaying() as relay:
@@ -150,6 +151,7 @@ async def test_a_connection_that_ends_half_way_leaves_nothing_behind(what: str, 
 
 
 @pytest.mark.long
+@pytest.mark.newest
 async def test_a_drain_waits_for_work_that_is_under_way() -> None:
     async with relaying() as relay:
         relay.relay.throttle = Throttle("leader", 1, time.monotonic)
