@@ -14,7 +14,6 @@ from tests.limits.limiters import rule
 from tests.protocol.wire import request
 from tests.proxy.limited import SOURCE, produce, produced
 from weir.limits.holds import MOST_OWED_SECONDS
-from weir.protocol.framing import RequestBegins
 from weir.protocol.header import PRODUCE
 from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import RequestHead, read_request_head
