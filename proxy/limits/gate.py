@@ -1,8 +1,9 @@
 """Holds the next Fetch, ShareFetch or Produce of a limited client until its pause is over.
 
-A request is never held for so long that its client gives it up: `weir.limits.holds` says how long. A Fetch whose pause
-is longer is then answered without records, so its client asks again, and keeps its place. A ShareFetch goes to the
-broker with its acknowledgements, and asks for no records. Others go to the broker as they are.
+A request is never held for so long that its client gives it up, and gives way to others that its client sends behind
+it: `weir.limits.holds` says how long, and to which. A Fetch whose pause is longer is then answered without records, so
+its client asks again, and keeps its place. A ShareFetch goes to the broker with its acknowledgements, and asks for no
+records. Others go to the broker as they are.
 
 A Fetch without a session has its answer after `max_wait_ms`, as from a broker without records: of that, it waits at the
 broker for what the hold has left.

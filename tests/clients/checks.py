@@ -123,6 +123,12 @@ def joins(cluster: Cluster, group: str) -> int:
     return len(re.findall(rf"Preparing to rebalance group {re.escape(group)} .*reason: Adding new member", text))
 
 
+def lost(cluster: Cluster, group: str) -> int:
+    """Return how many members a group lost as their heartbeats did not come in time."""
+    text = cluster.brokers[1].log.read_text(errors="replace")
+    return len(re.findall(rf"Preparing to rebalance group {re.escape(group)} .*heartbeat expiration", text))
+
+
 def start_at_the_begin(cluster: Cluster, group: str) -> None:
     """Have a share group read what is there: its default is what comes."""
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from weir.lab.network import LOOPBACK
@@ -15,6 +16,7 @@ from weir.protocol.header import FETCH, FIXED_HEADER, PRODUCE, SIZE
 from weir.protocol.produce_response import with_throttle_time
 
 TIMES: Final = 3
+_LOOKED_SECONDS: Final = 4.0
 _FLEXIBLE_FETCH: Final = 12  # from this version on a tag buffer comes before throttle_time_ms
 
 
@@ -89,10 +91,16 @@ class TellingLink:
         target.close()
 
     def pauses(self, api_key: int) -> list[float]:
-        """Return the seconds from each answer that told to the next request of its kind on its connection."""
-        told = [one for one in self.seen if one.is_told and one.api_key == api_key]
-        later = [self._next(one) for one in told]
-        return [request.at - one.at for one, request in zip(told, later, strict=True) if request is not None]
+        """Return the longest silences (seconds) of requests after answers of their kind that told, on their connection.
+
+        Those that were under way come at once.
+        """
+        found = []
+        for told in [one for one in self.seen if one.is_told and one.api_key == api_key]:
+            later = [one for one in self.seen if one.at > told.at and not one.is_told and one[1:3] == told[1:3]]
+            times = [told.at, *(one.at for one in later if one.at < told.at + _LOOKED_SECONDS)]
+            found.append(max([after - before for before, after in pairwise(times)], default=0.0))
+        return found
 
     def beside(self, api_key: int, seconds: float) -> int:
         """Return how many requests of other kinds came on a connection within so many seconds of such an answer."""
@@ -100,17 +108,6 @@ class TellingLink:
         others = [one for one in self.seen if not one.is_told and one.api_key != api_key]
         return sum(
             any(number == one.connection and at < one.at < at + seconds for number, at in told) for one in others
-        )
-
-    def _next(self, answer: Seen) -> Seen | None:
-        kind = answer.connection, answer.api_key
-        return next(
-            (
-                one
-                for one in self.seen
-                if one.at > answer.at and not one.is_told and (one.connection, one.api_key) == kind
-            ),
-            None,
         )
 
 

@@ -18,6 +18,7 @@ from tests.clients.checks import (
     filled,
     joins,
     limit,
+    lost,
     new_topic,
     run,
     start_at_the_begin,
@@ -171,7 +172,7 @@ def test_a_group_keeps_its_member_beside_a_producer_that_is_held(cluster: Cluste
     assert complaints(outcome) == []
     found = written(cluster, topic)
     assert (found.distinct, found.records) == (1800, 1800)
-    assert joins(cluster, topic) == 1
+    assert (joins(cluster, topic), lost(cluster, topic)) == (1, 0)
 
 
 def test_a_producer_that_asks_for_metadata_all_the_time_keeps_its_limit(cluster: Cluster, drivers: Drivers) -> None:
