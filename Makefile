@@ -5,6 +5,7 @@
 #   make test    everything that CI runs: check, unit tests, tests of the Spark jobs, integration tests on real brokers
 #   make check   format, lint, types, import layers
 #   make spark   the tests of the Spark jobs, a part of them on Spark 3.5 too
+#   make long    tests that compute for half a second or more, without a clock
 #   make clients Kafka clients of other languages against the limits: those whose tools (go, npm, cargo, javac) are here
 #   make kubernetes  the chart on an API server of Kubernetes, which Go builds (ten minutes the first time)
 #   make bench   the long measurements
@@ -21,7 +22,8 @@ BIN := .venv/bin
 # Without Python's caches each worker of each stage would compile all the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup same-python demo test check unit unit-newest spark integration clients kubernetes bench release lock clean
+.PHONY: setup same-python demo test check unit unit-newest spark long beside integration clients kubernetes bench \
+  release lock clean
 
 setup: .venv/.installed .cache/.jars
 
@@ -53,7 +55,9 @@ same-python: | $(BIN)/python
 demo: setup
 	$(BIN)/weir demo
 
-test: setup check unit unit-newest spark integration
+# Brokers wait at a rate for most of their time, and what has no clock computes meanwhile.
+test: setup check unit unit-newest
+	$(MAKE) --no-print-directory --jobs=2 integration beside
 
 check: .venv/.installed
 	$(BIN)/ruff format --check
@@ -78,8 +82,10 @@ NEWEST_TESTS = tests/access tests/cli tests/control tests/proxy/tls tests/proxy/
 
 # All of them on the Spark of the lock, and a part, marked `oldest_spark`, on the oldest that is supported.
 spark: .venv/.installed .cache/spark-3.5/.installed
-	$(BIN)/pytest -n 2 --dist loadfile -m "spark and not slow"
-	PYTHONPATH=$(CURDIR)/.cache/spark-3.5 $(BIN)/pytest -m oldest_spark tests/pipeline
+	$(BIN)/pytest -n 2 --dist loadfile -m "spark and not slow" $(SPARK_TESTS)
+	PYTHONPATH=$(CURDIR)/.cache/spark-3.5 $(BIN)/pytest -n 2 --dist loadfile -m oldest_spark tests/pipeline
+
+SPARK_TESTS = tests/pipeline $(shell grep -rl 'mark\.spark\b' tests --include='test_*.py')
 
 # A folder that stands before .venv's packages, so that these tests differ in nothing but Spark.
 .cache/spark-3.5/.installed: requirements-spark-3.5.lock | .venv/.installed
@@ -88,12 +94,23 @@ spark: .venv/.installed .cache/spark-3.5/.installed
 	  --target $(@D) -r requirements-spark-3.5.lock
 	@touch $@
 
-INTEGRATION := (integration or long) and $(OWN)
+long: .venv/.installed
+	$(BIN)/pytest -n 2 --dist loadfile -m "computes and $(OWN)"
 
-# What fails there is run once more by itself: these tests time what brokers do, and two of them share two cores.
+# With so little of the processor that brokers miss none: by itself, and as a session, which Linux counts as one program.
+# What it says comes when it has ended.
+beside: .venv/.installed
+	@mkdir -p .cache; trap 'kill $$!' INT TERM; \
+	setsid sh -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec nice -n 19 $(MAKE) spark long' >.cache/beside 2>&1 & \
+	wait $$!; status=$$?; cat .cache/beside; exit $$status
+
+INTEGRATION := (integration or long) and not computes and $(OWN)
+OF_BROKERS := -o cache_dir=.cache/pytest-integration -m "$(INTEGRATION)"
+
+# What fails there is run once more by itself: these tests time what brokers do, and several of them share two cores.
 integration: setup
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "$(INTEGRATION)" || \
-	  $(BIN)/pytest --last-failed --last-failed-no-failures none -m "$(INTEGRATION)"
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(OF_BROKERS) || \
+	  $(BIN)/pytest --last-failed --last-failed-no-failures none $(OF_BROKERS)
 
 clients: setup
 	$(BIN)/pytest -n 3 --dist load -m clients tests/clients

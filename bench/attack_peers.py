@@ -16,8 +16,9 @@ from typing import NoReturn
 
 from bench.peers import request_frame, requested
 from bench.sockets import connect, metadata_request, receive_frame
-from weir.protocol.fetch import FETCH_VERSIONS, RequestTopic
+from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.header import PRODUCE
+from weir.protocol.request_topics import RequestTopic
 from weir.proxy.event_loop import raise_descriptor_limit
 
 THROTTLED, UNTHROTTLED = b"t", b"u"

@@ -27,7 +27,7 @@ from weir.proxy.admin.metrics import families
 from weir.proxy.admin.scrapes import Scrapes
 from weir.proxy.admin.sources import ProcessStats, SideSource
 from weir.proxy.config.tables import Export
-from weir.proxy.export.exporter import Exporter, new_exporter
+from weir.proxy.export.exporter import Exporter, Sampled, new_exporter
 from weir.proxy.export.stats import ExportStats
 from weir.proxy.log import EventLog
 from weir.proxy.relay.stats import RelayStats
@@ -175,7 +175,7 @@ async def _scrape(side: SideSource, process: ProcessStats) -> None:
 
 def _exporter(throttles: list[Throttle], stats: ExportStats, directory: str) -> Exporter:
     config = Export(interval_seconds=600.0, directory=directory)
-    return new_exporter(config, 1, "bench", throttles, stats, EventLog(), time.monotonic)
+    return new_exporter(config, Sampled(broker_id=1, version="bench", throttles=throttles), stats, EventLog())
 
 
 if __name__ == "__main__":

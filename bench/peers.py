@@ -11,19 +11,12 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
 
-from weir.protocol.fetch import (
-    FetchRequest,
-    FetchVersion,
-    RequestTopic,
-    decode_fetch_request,
-    encode_fetch_request,
-    fetch_version,
-    replica_state_tags,
-)
+from weir.protocol.fetch_request import FetchRequest, decode_fetch_request, encode_fetch_request, replica_state_tags
 from weir.protocol.fetch_session import FIRST_SESSION_VERSION, INITIAL_EPOCH, next_epoch
+from weir.protocol.fetch_versions import FetchVersion, fetch_version
 from weir.protocol.header import FETCH, SIZE, RequestHeader
 from weir.protocol.primitives import CLASSIC, COMPACT
-from weir.protocol.request_topics import write_name
+from weir.protocol.request_topics import RequestTopic, write_name
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 
 BATCH_BYTES = 10_000

@@ -18,9 +18,11 @@ from typing import NamedTuple
 from bench.peers import Follower, Key, Leader, keys_of
 from bench.table import begin, parser, run
 from weir.protocol.errors import ProtocolError
-from weir.protocol.fetch import FetchRequest, decode_fetch_request, encode_fetch_request
-from weir.protocol.framing import Pending, ReplicaFetch, RequestStream, ResponseStream
+from weir.protocol.fetch_request import FetchRequest, decode_fetch_request, encode_fetch_request
+from weir.protocol.request_events import ReplicaFetch
+from weir.protocol.request_stream import RequestStream
 from weir.protocol.response_scanner import FetchResponseScanner, ResponseHead
+from weir.protocol.response_stream import Pending, ResponseStream
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle

@@ -6,21 +6,21 @@ from pathlib import Path
 
 from weir.cli import configured
 from weir.cli.errors import WRONG_USAGE, CommandError
+from weir.cli.options import parse_given
 from weir.cli.own_broker import own_broker
 from weir.proxy.capture.requirements import CaptureError, check_broker, check_machine
 from weir.proxy.config.address import Address
 from weir.proxy.config.load import check_config
-from weir.proxy.config.tables import Admin, CaptureTable, Cluster, Config, ConfigError
+from weir.proxy.config.reader import ConfigError
+from weir.proxy.config.tables import Admin, CaptureTable, Cluster, Config
 
 
 def run_captured(port: int, bootstrap_server: str, admin_listen: str | None, token_file: Path | None) -> int:
     """Ask the cluster which broker is this machine's, and run its sidecar until it is told to stop."""
     if not 1 <= port <= 65535:
         raise CommandError(f"--capture: {port} is no port: give one from 1 to 65535.", WRONG_USAGE)
-    try:
-        servers = tuple(Address.parse(server.strip()) for server in bootstrap_server.split(","))
-    except ValueError as error:
-        raise CommandError(f"--bootstrap-server: {error}.", WRONG_USAGE) from error
+    named = (server.strip() for server in bootstrap_server.split(","))
+    servers = tuple(parse_given("--bootstrap-server", Address.parse, server) for server in named)
     admin = _admin(admin_listen, token_file)
     try:
         check_machine()
@@ -47,10 +47,7 @@ def _admin(listen: str | None, token_file: Path | None) -> Admin:
                 "--token-file needs --admin-listen: on loopback nobody has to show a token.", WRONG_USAGE
             )
         return Admin()
-    try:
-        address = Address.parse(listen)
-    except ValueError as error:
-        raise CommandError(f"--admin-listen: {error}.", WRONG_USAGE) from error
+    address = parse_given("--admin-listen", Address.parse, listen)
     if token_file is None and not address.is_loopback:
         raise CommandError(
             f"--token-file is missing: others than this machine reach {address}, and could change the throttle. Give a"

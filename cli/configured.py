@@ -8,7 +8,8 @@ from pathlib import Path
 from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.version import __version__
 from weir.proxy.config.load import load_config
-from weir.proxy.config.tables import Cluster, Config, ConfigError
+from weir.proxy.config.reader import ConfigError
+from weir.proxy.config.tables import Cluster, Config
 
 
 def load(path: Path) -> Config:

@@ -71,7 +71,7 @@ def _findings(path: Path | None, config: Config | None, hosts_file: Path | None)
         running = running_sidecar(config)
         if running is None and not process.is_sidecar:
             sentence = "none runs with this file: nothing is throttled here (docs/operations.md#when-a-sidecar-dies)"
-            findings.append(Finding.warn("sidecar", sentence))
+            findings.append(Finding("warn", "sidecar", sentence))
         findings += live_findings(config, world, running, process.pid if process.is_sidecar else None)
         all_keys = keys_of(config)
         findings += certificate_findings(config, all_keys, world, time.time())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weir.cli.errors import WRONG_USAGE, CommandError
-from weir.cli.options import option
+from weir.cli.options import option, parse_given
 from weir.cli.quantities import parse_duration, show_duration
 
 
@@ -26,10 +26,7 @@ class LeaseOptions:
             if self.reason is not None or self.owner is not None:
                 raise CommandError("--for is missing: a reason and an owner belong to a change that ends.", WRONG_USAGE)
             return {}
-        try:
-            seconds = parse_duration(self.for_)
-        except ValueError as error:
-            raise CommandError(f"--for: {error}.", WRONG_USAGE) from error
+        seconds = parse_given("--for", parse_duration, self.for_)
         owner = _user() if self.owner is None else self.owner
         return {"lease": {"seconds": seconds, "owner": owner, "reason": self.reason or ""}}
 

@@ -12,7 +12,7 @@ import typer
 from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.fleet import Where, ask_sidecars
 from weir.cli.lease import LeaseOptions, source_in_words
-from weir.cli.options import option, with_options
+from weir.cli.options import option, parse_given, with_options
 from weir.cli.output import print_table
 from weir.cli.rates import parse_rate
 from weir.cli.sidecars import JsonOption, Reply, Row, as_json, finish, rows_of
@@ -95,12 +95,7 @@ def _changed(where: Where, method: str, path: str, json_wanted: bool, body: obje
 
 
 def _read(option: str, text: str | None, read: Callable[[str], float]) -> float | str | None:
-    if text is None or text == _NONE:
-        return text
-    try:
-        return read(text)
-    except ValueError as error:
-        raise CommandError(f"{option}: {error}.", WRONG_USAGE) from error
+    return text if text is None or text == _NONE else parse_given(option, read, text)
 
 
 def _number(text: str) -> float:
@@ -118,7 +113,7 @@ def _print(replies: Sequence[Reply], json_wanted: bool) -> int:
     if rows:
         print_table(_COLUMNS, rows)
     elif all(reply.error is None for reply in replies):
-        print("No client is limited.")
+        print("No client is limited. To count records alone: weir limits set --client-id ID --records none")
     return finish(replies)
 
 

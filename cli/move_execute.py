@@ -15,8 +15,7 @@ from weir.cli.move_plan import RATE_EXAMPLES, PlanOptions, ThrottleOption, Timeo
 from weir.cli.move_progress import Watched
 from weir.cli.move_sidecars import Sidecars
 from weir.cli.move_verify import finish
-from weir.cli.options import option
-from weir.cli.plan_inputs import parsed
+from weir.cli.options import option, parsed
 from weir.cli.rates import parse_rate
 from weir.cli.sidecars import AdminOption, JsonOption
 from weir.control.errors import MoveError

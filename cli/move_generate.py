@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from weir.cli.cluster import ClusterOptions, as_command_errors
 from weir.cli.errors import CommandError
 from weir.cli.move_plan import ThrottleOption, read_file
-from weir.cli.options import option
+from weir.cli.options import option, parsed
 from weir.cli.output import print_table
-from weir.cli.plan_inputs import parsed
 from weir.cli.quantities import show_duration
 from weir.cli.rates import parse_rate
 from weir.cli.sidecars import JsonOption

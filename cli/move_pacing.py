@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.move_sidecars import Sidecars
-from weir.cli.options import option
-from weir.cli.plan_inputs import parsed
+from weir.cli.options import option, parsed
 from weir.cli.quantities import parse_deadline, show_deadline
 from weir.cli.rates import parse_rate
 from weir.control.move_journal import JournalFile, Pacing

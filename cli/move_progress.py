@@ -14,7 +14,7 @@ from weir.cli.move_sidecars import Sidecars
 from weir.cli.quantities import show_deadline, show_duration
 from weir.planning.finish_by import Pace
 from weir.planning.headroom import Allowance
-from weir.planning.units import show_rate, show_size
+from weir.planning.units import show_rate, show_rough_rate, show_size
 from weir.quota.setting_names import FOLLOWER_RATE
 
 if TYPE_CHECKING:
@@ -78,14 +78,14 @@ def _line(tick: Tick, throttle: int | None, lag: int | None, kept: Kept | None) 
     if progress.total:
         parts.append(f"{show_size(progress.copied)} of {show_size(progress.total)}")
     if progress.rate is not None and progress.left:
-        parts.append(_rate(progress.rate))
+        parts.append(show_rough_rate(progress.rate))
     parts.append(f"{lag} messages behind" if lag is not None else f"{show_size(progress.left)} behind")
     if slowest is not None:
         if isinstance(tick.pace, Allowance):
             throttle = tick.pace.rates.get((slowest.broker, FOLLOWER_RATE))
         of = f" of {show_rate(throttle)}" if throttle is not None else ""
         left = "stands still" if slowest.seconds_left is None else f"{show_duration(slowest.seconds_left)} left"
-        parts.append(f"{left}: broker {slowest.broker} receives {_rate(slowest.rate)}{of}")
+        parts.append(f"{left}: broker {slowest.broker} receives {show_rough_rate(slowest.rate)}{of}")
     if isinstance(tick.pace, Pace) and kept is not None and kept.moment is not None:
         parts.append(f"to end by {show_deadline(kept.moment)}: {_prospect(tick.pace)}")
     if isinstance(tick.pace, Allowance):
@@ -98,10 +98,10 @@ def _line(tick: Tick, throttle: int | None, lag: int | None, kept: Kept | None) 
 
 def _allowed(allowance: Allowance) -> str:
     rates = sorted(allowance.rates.values())
-    shown = " to ".join(dict.fromkeys((_rate(rates[0]), _rate(rates[-1])))) if rates else "nothing"
+    shown = " to ".join(dict.fromkeys((show_rough_rate(rates[0]), show_rough_rate(rates[-1])))) if rates else "nothing"
     if allowance.carried:
         carried, broker = min((found.capacity, broker) for (broker, _), found in allowance.carried.items())
-        shown += f" as the link of broker {broker} seems to carry {_rate(carried)}"
+        shown += f" as the link of broker {broker} seems to carry {show_rough_rate(carried)}"
     if not allowance.too_low:
         return shown
     broker, setting = min(allowance.too_low)
@@ -109,7 +109,7 @@ def _allowed(allowance: Allowance) -> str:
 
 
 def _prospect(pace: Pace) -> str:
-    rate = _rate(pace.rate)
+    rate = show_rough_rate(pace.rate)
     if pace.late is None:
         return f"never at {rate}"
     if pace.late:
@@ -122,10 +122,6 @@ def _prospect(pace: Pace) -> str:
 def _counts(tick: Tick) -> dict[str, int]:
     states = [status.state for status in tick.seen.statuses.values()] if tick.seen is not None else []
     return {state: states.count(state) for state in ("done", "moving", "waiting", "elsewhere", "gone")}
-
-
-def _rate(rate: float) -> str:
-    return show_rate(float(f"{rate:.3g}"))
 
 
 def _as_json(tick: Tick, throttle: int | None, lag: int | None, kept: Kept | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Options that belong together, as one object: a dataclass with a field for each of them."""
+"""Options that belong together, as one object: a dataclass with a field for each of them. And what their texts say."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, field, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
+
+from weir.cli.errors import WRONG_USAGE, CommandError
+
+_T = TypeVar("_T")
 
 
 def option(name: str, metavar: str | None, help_: str, default: Any = None, **bounds: Any) -> Any:
@@ -52,3 +56,16 @@ def _taken(kind: Any, name: str, given: dict[str, Any]) -> Any:
     hints = get_type_hints(kind)
     make: Callable[..., Any] = kind  # type: ignore[assignment]  # it is the class, and none of its objects
     return make(**{one.name: _taken(hints[one.name], one.name, given) for one in fields(kind)})
+
+
+def parsed(name: str, parse: Callable[[str], _T], text: str | None) -> _T | None:
+    """Parse an option's text; None where it was not given. CommandError says what is wrong with it."""
+    return None if text is None else parse_given(name, parse, text)
+
+
+def parse_given(name: str, parse: Callable[[str], _T], text: str) -> _T:
+    """Parse an option's text. CommandError says what is wrong with it."""
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise CommandError(f"{name}: {str(error).removesuffix('.')}.", WRONG_USAGE) from error

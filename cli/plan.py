@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from weir.cli.errors import WRONG_USAGE, CommandError
-from weir.cli.options import option
+from weir.cli.options import option, parsed
 from weir.cli.output import print_table
 from weir.cli.plan_cluster import LiveOptions, read_live
 from weir.cli.plan_figures import Figures, Refusal, refusal
@@ -21,7 +21,6 @@ from weir.cli.plan_inputs import (
     bytes_of,
     count_brokers,
     or_default,
-    parsed,
     ratio_of,
     read_past,
     replication_of,

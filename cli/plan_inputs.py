@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from weir.cli.errors import WRONG_USAGE, CommandError
-from weir.cli.options import option
+from weir.cli.options import option, parsed
 from weir.cli.plan_figures import Figures
 from weir.cli.quantities import parse_duration, parse_size, show_duration
 from weir.cli.rates import parse_rate
@@ -17,8 +16,6 @@ from weir.planning.arithmetic import DAY, bytes_to_move, move_ratio
 if TYPE_CHECKING:
     from weir.cli.plan_cluster import Live
     from weir.pipeline.history import History
-
-_T = TypeVar("_T")
 
 MOST = 2**31 - 1  # the most of what is counted: Kafka counts it with 32 bits
 
@@ -267,13 +264,3 @@ def accuracy_of(figures: Figures, past: History | None, policy: str) -> tuple[fl
 def or_default(given: int | None, default: int, option: str, whose: str = "default") -> tuple[int, str]:
     """Return the given value or the default, and the source of it."""
     return (default, whose) if given is None else (given, option)
-
-
-def parsed(option: str, parse: Callable[[str], _T], text: str | None) -> _T | None:
-    """Parse an option's text; None where it was not given. CommandError says what is wrong with it."""
-    if text is None:
-        return None
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise CommandError(f"{option}: {error}.", WRONG_USAGE) from error

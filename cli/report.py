@@ -15,8 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import typer
 
 from weir.cli.errors import DONE, WRONG_USAGE, CommandError
-from weir.cli.options import option, with_options
-from weir.cli.plan_inputs import parsed
+from weir.cli.options import option, parsed, with_options
 from weir.cli.quantities import parse_duration
 from weir.cli.spark import FEW_BYTES, LAUNCH_SETTINGS, LAUNCH_SETTINGS_FOR_FEW, start_spark
 from weir.cli.tables import tables_at

@@ -16,7 +16,7 @@ from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.sidecars import JsonOption
 from weir.proxy.config.capture_checks import capture_notes
 from weir.proxy.config.tables import SIDES, CaptureTable, Config, Egress, Ingress
-from weir.proxy.config.throttle import throttle_settings
+from weir.proxy.config.throttle import settings_of_sides
 
 if TYPE_CHECKING:
     from weir.proxy.checkup.findings import Finding
@@ -147,7 +147,7 @@ def _notes(config: Config) -> list[str]:
             " throttle."
         )
     for side in SIDES:
-        settings = throttle_settings(config, config.throttle, side)
+        settings = settings_of_sides(config, config.throttle)[side]
         own = [
             topic
             for topic, listed in settings.replicas.items()

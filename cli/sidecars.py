@@ -61,7 +61,8 @@ class Reply:
 def admin_addresses(admin: Sequence[str] | None, config: Sequence[Path] | None) -> list[Address]:
     """Return the addresses that the options name, or 127.0.0.1:9690; CommandError for a wrong one."""
     from weir.proxy.config.load import load_config
-    from weir.proxy.config.tables import DEFAULT_ADMIN, ConfigError
+    from weir.proxy.config.reader import ConfigError
+    from weir.proxy.config.tables import DEFAULT_ADMIN
 
     addresses = []
     for text in admin or ():

@@ -16,7 +16,7 @@ from weir.cli.fleet import Where, ask_sidecars, cluster_of, shown, sidecars
 from weir.cli.fleet_status import silent
 from weir.cli.lease import LeaseOptions, source_in_words
 from weir.cli.many import FEW, in_ranges
-from weir.cli.options import option, with_options
+from weir.cli.options import option, parse_given, with_options
 from weir.cli.output import WIDTH, print_table, printable
 from weir.cli.rates import parse_rate
 from weir.cli.sidecars import (
@@ -174,24 +174,14 @@ def _named_setting(text: str) -> tuple[str, int | str | None]:
 
 
 def _rate(option: str, text: str) -> int | None:
-    if text == _NONE:
-        return None
-    try:
-        return parse_rate(text)
-    except ValueError as error:
-        raise CommandError(f"{option}: {error}.", WRONG_USAGE) from error
+    return None if text == _NONE else parse_given(option, parse_rate, text)
 
 
 def _replicas(option: str, text: str) -> str | None:
     """Check a list before any request: else some sidecars could be changed before another one refuses it."""
     from weir.quota.throttled_replicas import ThrottledReplicas
 
-    if text == _NONE:
-        return None
-    try:
-        return str(ThrottledReplicas.parse(text)) or None
-    except ValueError as error:
-        raise CommandError(f"{option}: {error}", WRONG_USAGE) from error
+    return None if text == _NONE else str(parse_given(option, ThrottledReplicas.parse, text)) or None
 
 
 def _print(replies: Sequence[Reply], json_wanted: bool, settings: Sequence[ThrottleSetting] | None = None) -> int:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from weir.cli.errors import DONE, WRONG_USAGE, CommandError
+from weir.cli.options import parse_given
 
 
 def webhook(
@@ -20,10 +21,7 @@ def webhook(
     from weir.control.injection import InjectionError, read_sidecar, serve
     from weir.proxy.config.address import Address
 
-    try:
-        address = Address.parse(listen)
-    except ValueError as error:
-        raise CommandError(f"--listen: {error}.", WRONG_USAGE) from error
+    address = parse_given("--listen", Address.parse, listen)
     try:
         serve(address.host, address.port, certificate, key, read_sidecar(sidecar))
     except InjectionError as error:

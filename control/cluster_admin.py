@@ -150,21 +150,20 @@ class ClusterAdmin:
 
     def racks(self) -> dict[int, str | None]:
         """Return the rack of each broker that is registered and not fenced; None where it has none."""
-        brokers = self._ask("Asking for the brokers", lambda client: client.describe_cluster())["brokers"]
+        brokers = self._cluster("the brokers")["brokers"]
         return {int(broker["broker_id"]): broker.get("rack") for broker in brokers if not broker.get("is_fenced")}
 
     def cluster_id(self) -> str:
         """Return the cluster's id; empty where it has none (before Kafka 0.10.1)."""
-        return str(self._ask("Asking for the cluster", lambda client: client.describe_cluster())["cluster_id"] or "")
+        return str(self._cluster("the cluster")["cluster_id"] or "")
 
     def broker_hosts(self) -> dict[int, str]:
         """Return where each registered broker listens for clients, by id. Those that are fenced are among them."""
-        brokers = self._ask("Asking for the brokers", lambda client: client.describe_cluster())["brokers"]
-        return {int(broker["broker_id"]): str(broker["host"]) for broker in brokers}
+        return {int(broker["broker_id"]): str(broker["host"]) for broker in self._cluster("the brokers")["brokers"]}
 
     def broker_listeners(self) -> dict[int, tuple[str, int]]:
         """Return the host and port that each registered broker advertises on the listener that was asked, by id."""
-        brokers = self._ask("Asking for the brokers", lambda client: client.describe_cluster())["brokers"]
+        brokers = self._cluster("the brokers")["brokers"]
         return {int(broker["broker_id"]): (str(broker["host"]), int(broker["port"])) for broker in brokers}
 
     def controller(self) -> int:
@@ -172,7 +171,7 @@ class ClusterAdmin:
 
         In KRaft mode it is any broker.
         """
-        return int(self._ask("Asking for the controller", lambda client: client.describe_cluster())["controller_id"])
+        return int(self._cluster("the controller")["controller_id"])
 
     def partitions(self, topics: Iterable[str] | None = None) -> dict[Partition, PartitionState]:
         """Return the state of every partition of `topics`; None means all topics. All of them have to exist."""
@@ -186,6 +185,9 @@ class ClusterAdmin:
                 _check(f"Describing topic {topic['name']}", topic["error_code"])
 
         return self._partitions(topics, check)
+
+    def _cluster(self, what: str) -> Any:
+        return self._ask(f"Asking for {what}", lambda client: client.describe_cluster())
 
     def _partitions(
         self, topics: Iterable[str] | None, check: Callable[[Mapping[str, Any]], None]

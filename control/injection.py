@@ -1,7 +1,8 @@
 """Gives pods a sidecar when they are created: an admission webhook of Kubernetes, for versions before 1.36.
 
-It allows every pod. A pod that it refused, or a review that it did not answer, could keep a broker from starting. Which
-pods are brought to it, the MutatingWebhookConfiguration of deploy/helm says.
+It allows every pod. A pod that it refused, or a review that it did not answer, could keep a broker from starting. The
+MutatingWebhookConfiguration of deploy/helm says which pods are brought to it. None of them has a sidecar already, lacks
+a name, or has the node's network, which would be captured.
 """
 
 from __future__ import annotations
@@ -71,16 +72,14 @@ def read_sidecar(path: Path) -> Sidecar:
 def reviewed(body: bytes, sidecar: Sidecar) -> dict[str, Any]:
     """Return the answer to an AdmissionReview: the pod may be created, with its sidecar.
 
-    It gets none where it has one, has no name, or has the node's network, which would be captured.
     Raises ValueError where the body is no review of a pod.
     """
     try:
         request = msgspec.json.decode(body, type=_Review).request
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    answer: dict[str, Any] = {"uid": request.uid, "allowed": True}
-    if patch := _patch(request.object, sidecar):
-        answer |= {"patchType": "JSONPatch", "patch": base64.b64encode(msgspec.json.encode(patch)).decode()}
+    patch = base64.b64encode(msgspec.json.encode(_patch(request.object, sidecar))).decode()
+    answer = {"uid": request.uid, "allowed": True, "patchType": "JSONPatch", "patch": patch}
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
 
 
@@ -133,10 +132,6 @@ def load_keys(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
 
 
 def _patch(pod: _Pod, sidecar: Sidecar) -> list[dict[str, Any]]:
-    containers = pod.spec.get("initContainers") or []
-    has_one = any(container.get("name") == sidecar.container["name"] for container in containers)
-    if has_one or not pod.metadata.name or pod.spec.get("hostNetwork"):
-        return []
     secrets = [one for one in sidecar.imagePullSecrets if one not in (pod.spec.get("imagePullSecrets") or [])]
     added = {"volumes": sidecar.volumes, "initContainers": [sidecar.container], "imagePullSecrets": secrets}
     patch = [_add(f"/spec/{field}", []) for field, values in added.items() if values and not pod.spec.get(field)]

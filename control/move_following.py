@@ -129,11 +129,6 @@ class Verified:
         """Whether all is where the plan says."""
         return self.seen.is_done
 
-    @property
-    def by_plan(self) -> bool:
-        """Whether nothing was written down, and the plan alone told what was set."""
-        return self.put_back is not None and self.put_back.by_plan
-
 
 def verify(
     admin: MoveAdmin, plan: ReassignmentPlan, file: JournalFile, *, preserve_throttles: bool = False

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from weir.lab.errors import PortTaken, ProcessFailed, Timeout
@@ -90,27 +91,21 @@ class Supervisor:
                 )
 
 
+@dataclass(eq=False)
 class Process:
     """One process of a lab: `name` for messages, `log` with all its output. It may be started again after it ended."""
 
-    def __init__(
-        self,
-        supervisor: Supervisor,
-        name: str,
-        command: Sequence[str],
-        log: Path,
-        cwd: Path | None = None,
-        env: Mapping[str, str] | None = None,
-    ) -> None:
-        self.name = name
-        self.command = list(command)
-        self.log = log
-        self._supervisor = supervisor
-        self._cwd = cwd
-        self._env = env
-        self._popen: subprocess.Popen[bytes] | None = None
-        supervisor.processes.append(self)
-        self._started_at_byte = 0  # of the log: what an earlier run of the same broker wrote does not count
+    _supervisor: Supervisor
+    name: str
+    command: Sequence[str]
+    log: Path
+    _cwd: Path | None = None
+    env: Mapping[str, str] | None = None
+    _popen: subprocess.Popen[bytes] | None = None
+    _started_at_byte: int = 0  # of the log: what an earlier run of the same broker wrote does not count
+
+    def __post_init__(self) -> None:
+        self._supervisor.processes.append(self)
 
     @property
     def pid(self) -> int:
@@ -133,7 +128,7 @@ class Process:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=self._cwd,
-                env=None if self._env is None else dict(self._env),
+                env=None if self.env is None else dict(self.env),
                 start_new_session=True,  # Ctrl-C in a terminal goes to the lab, which then ends them in order
             )
         self._supervisor.note("group", self._popen.pid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 IN_SYNC_SECONDS: Final = 15.0
@@ -98,34 +99,22 @@ high watermark that it had reached then."""
 _NEVER_CAUGHT_UP: Final = -1
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class TopicLag:
     """The lag of one replica on the partitions of one topic."""
 
-    __slots__ = (
-        "_emptied_at",
-        "_notes",
-        "_partitions",
-        "_tracker",
-        "is_kept",
-        "messages",
-        "names_topic",
-        "replica",
-        "topic",
-    )
-
-    def __init__(self, tracker: Tracker, replica: int, topic: bytes, names_topic: bool) -> None:
-        self._tracker = tracker
-        self.replica = replica
-        self.topic = topic
-        self.names_topic = names_topic
-        """Whether `topic` is the topic's name rather than its id."""
-        self.is_kept = True
-        """Whether the tracker still keeps it."""
-        self.messages = 0
-        """Messages behind, of all partitions."""
-        self._partitions: dict[int, _Seen] = {}
-        self._notes: dict[int, _Note] = {}
-        self._emptied_at = -math.inf
+    _tracker: Tracker
+    replica: int
+    topic: bytes
+    names_topic: bool
+    """Whether `topic` is the topic's name rather than its id."""
+    is_kept: bool = True
+    """Whether the tracker still keeps it."""
+    messages: int = 0
+    """Messages behind, of all partitions."""
+    _partitions: dict[int, _Seen] = field(default_factory=dict)
+    _notes: dict[int, _Note] = field(default_factory=dict)
+    _emptied_at: float = -math.inf
 
     def __len__(self) -> int:
         """Return how many partitions are known."""

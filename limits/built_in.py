@@ -61,7 +61,9 @@ class PacedLimiter:
             return 0.0
         now, seconds = self._clock(), units / limit
         late = now - self._free_at
-        if late > 0:
+        if late > IDLE_SECONDS:
+            late = 0.0
+        elif late > 0:
             speed = speed_of(self._clock)
             late = min(late, LATE_SECONDS * speed) if late <= IDLE_SECONDS * speed else 0.0
         self._free_at = now - late + seconds

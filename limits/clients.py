@@ -64,7 +64,10 @@ class Client:
                 seen.update(part)
                 group.take(part)
             counted = [batch for batch in batches if batch in seen]
-        self.rates.add(sum([batch.records for batch in counted]))
+        records = 0
+        for batch in counted:
+            records += batch.records
+        self.rates.add(records)
 
     def pause(self) -> float:
         """Return how many seconds the next request has to wait: the longest of all pauses, never their sum."""

@@ -11,28 +11,24 @@ class SlowedClock:
     A limiter that goes by it keeps to `speed` times its limit, whatever it limits.
     """
 
-    __slots__ = ("_clock", "_passed", "_since", "_speed")
+    __slots__ = ("_clock", "_passed", "_since", "speed")
 
     def __init__(self, clock: Callable[[], float], speed: float = 1.0) -> None:
         self._clock = clock
-        self._speed = speed
+        self.speed = speed
+        """How many of its seconds pass in a real one."""
         self._passed = 0.0  # of its own seconds, until `_since`
         self._since = clock()
 
     def __call__(self) -> float:
         """Return its own seconds."""
-        return self._passed + (self._clock() - self._since) * self._speed
+        return self._passed + (self._clock() - self._since) * self.speed
 
-    @property
-    def speed(self) -> float:
-        """How many of its seconds pass in a real one."""
-        return self._speed
-
-    @speed.setter
-    def speed(self, speed: float) -> None:
+    def set_speed(self, speed: float) -> None:
+        """Run at another speed from now on."""
         self._passed = self()
         self._since = self._clock()
-        self._speed = speed
+        self.speed = speed
 
 
 def speed_of(clock: Callable[[], float]) -> float:

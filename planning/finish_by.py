@@ -126,7 +126,7 @@ def next_pace(
     )
     if seconds < pace.interval or unknown:
         return pace
-    loads = loads_of(moving, _growth(pace.seen, moving, seconds))
+    loads = loads_of(moving, growth_between(pace.seen, moving, seconds))
     learned = replace(_learned(pace, loads, seconds), planned_at=now, seen=moving, interval=INTERVAL_SECONDS)
     planned = _planned(learned, seconds_left, loads, limits)
     if abs(planned.rate - pace.rate) < LEAST_CHANGE * pace.rate:
@@ -152,7 +152,7 @@ def loads_of(moving: Mapping[Partition, Moving], growth: Mapping[Partition, floa
     return {key: Load(left[key], inflow[key]) for key in left if left[key]}
 
 
-def _growth(
+def growth_between(
     before: Mapping[Partition, Moving], now: Mapping[Partition, Moving], seconds: float
 ) -> dict[Partition, float]:
     """Return what producers wrote to each partition, in bytes/s. A log that became shorter tells nothing: 0."""

@@ -23,6 +23,8 @@ _ALL: Final = "*"
 Entry = str
 """One throttled replica, [partition]:[broker]."""
 
+Operation = Literal["set", "delete", "append", "subtract"]
+
 Rates = int | Mapping[tuple[int, str], int]
 """Bytes/s: one rate for all, or rates by (broker, setting)."""
 
@@ -34,7 +36,7 @@ class ConfigChange:
     kind: Literal["broker", "topic"]
     name: str
     setting: str
-    operation: Literal["set", "delete", "append", "subtract"]
+    operation: Operation
     value: str = ""
 
 
@@ -61,9 +63,8 @@ class RateClaim:
 
     def change(self, rate: str | None) -> ConfigChange:
         """Return what sets the broker's rate, or deletes it (None)."""
-        return ConfigChange(
-            "broker", str(self.broker), self.setting, "set" if rate is not None else "delete", rate or ""
-        )
+        operation: Operation = "set" if rate is not None else "delete"
+        return ConfigChange("broker", str(self.broker), self.setting, operation, rate or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class ListClaim:
     entries: tuple[Entry, ...]
     stood: bool
 
-    def change(self, operation: Literal["append", "subtract", "delete"], entries: Iterable[Entry] = ()) -> ConfigChange:
+    def change(self, operation: Operation, entries: Iterable[Entry] = ()) -> ConfigChange:
         """Return what adds entries to the list, takes them out, or deletes it."""
         return ConfigChange("topic", self.topic, self.setting, operation, ",".join(entries))
 
@@ -112,7 +113,7 @@ class Claims:
     def partitions(self) -> frozenset[Partition]:
         """The partitions of which it throttles a replica."""
         listed = [(claim.topic, entry) for claim in self.lists for entry in claim.entries]
-        return frozenset([Partition(topic, int(entry.partition(":")[0])) for topic, entry in listed])
+        return frozenset([_partition(topic, entry) for topic, entry in listed])
 
     @property
     def brokers(self) -> tuple[int, ...]:
@@ -242,12 +243,8 @@ def changes_to_set(claims: Claims, standing: Standing) -> tuple[ConfigChange, ..
         listed = standing.listed(claim.topic, claim.setting)
         if claim.topic in standing.lists and listed is not None and (missing := set(claim.entries) - listed):
             changes.append(claim.change("append", _sorted(missing)))
-    changes += [
-        rate.change(rate.value)
-        for rate in claims.rates
-        if rate.broker in standing.rates and standing.rate(rate) != rate.value
-    ]
-    return tuple(changes)
+    rates = (rate for rate in claims.rates if rate.broker in standing.rates and standing.rate(rate) != rate.value)
+    return (*changes, *(rate.change(rate.value) for rate in rates))
 
 
 def rated_anew(claims: Claims, standing: Standing, wanted: Rates) -> tuple[Claims, tuple[ConfigChange, ...]]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from weir.planning.assignment import Partition
-from weir.planning.finish_by import Moving, loads_of
-from weir.planning.units import show_rate
+from weir.planning.finish_by import Moving, growth_between, loads_of
+from weir.planning.units import show_rough_rate
 from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE
 
 STILL_SECONDS: Final = 60.0
@@ -92,12 +92,7 @@ def _why(
     leaderless = [partition for partition in behind if moving[partition].leader not in found.alive]
     if leaderless:
         return f"{leaderless[0]} has no leader that is up"
-    grown = {
-        partition: max(0, one.size - still.before[partition].size) / max(now - still.since, 1.0)
-        for partition, one in moving.items()
-        if partition in still.before
-    }
-    loads = loads_of(moving, grown)
+    loads = loads_of(moving, growth_between(still.before, moving, max(now - still.since, 1.0)))
     leaders = sorted({moving[partition].leader for partition in behind})
     for key in ((still.broker, FOLLOWER_RATE), *((leader, LEADER_RATE) for leader in leaders)):
         rate, inflow = found.rates.get(key), loads[key].inflow if key in loads else 0.0
@@ -105,13 +100,9 @@ def _why(
             continue
         broker, setting = key
         whose = "" if rate in found.own.get(key, frozenset()) else ", which is not what this move has set"
-        beside = f", and producers write {_rate(inflow)} that passes under it" if inflow else ""
-        return f"{setting} of broker {broker} is {_rate(rate)}{whose}{beside}"
+        beside = f", and producers write {show_rough_rate(inflow)} that passes under it" if inflow else ""
+        return f"{setting} of broker {broker} is {show_rough_rate(rate)}{whose}{beside}"
     for broker in (still.broker, *leaders):
         if broker in found.sidecars:
             return f"the sidecar of broker {broker} says: {found.sidecars[broker].rstrip('.')}"
     return f"no setting of Kafka's explains it: look at the log of broker {still.broker}"
-
-
-def _rate(rate: float) -> str:
-    return show_rate(float(f"{rate:.3g}"))

@@ -8,6 +8,11 @@ def show_rate(rate: float | None) -> str:
     return "none" if rate is None else f"{show_size(rate)}/s"
 
 
+def show_rough_rate(rate: float) -> str:
+    """Show bytes/s to three digits, as of what was measured: `4.98 MB/s`."""
+    return show_rate(float(f"{rate:.3g}"))
+
+
 def show_size(size: float) -> str:
     """Show bytes: `2 TB`."""
     for power, prefix in ((6, "E"), (5, "P"), (4, "T"), (3, "G"), (2, "M"), (1, "k")):

@@ -12,7 +12,8 @@ class ProduceVersion(NamedTuple):
     tells_offsets: bool
     """Whether answers have `log_start_offset` (v5): earlier layouts are not read."""
     clients_wait: bool
-    """Whether clients wait for `throttle_time_ms` themselves (v6, KIP-219)."""
+    """Whether clients are told to wait by `throttle_time_ms` (v8): from v6 on they do (KIP-219), but rskafka, which
+    knows v7, sends its records again."""
     tells_record_errors: bool
     """Whether answers have the errors of single records (v8)."""
     is_flexible: bool
@@ -22,7 +23,7 @@ class ProduceVersion(NamedTuple):
 
 
 PRODUCE_VERSIONS: Final[Mapping[int, ProduceVersion]] = {
-    version: ProduceVersion(version >= 3, version >= 5, version >= 6, version >= 8, version >= 9, version >= 13)
+    version: ProduceVersion(version >= 3, version >= 5, version >= 8, version >= 8, version >= 9, version >= 13)
     for version in range(14)
 }
 """The versions that weir reads."""

@@ -7,7 +7,7 @@ records are its own: only these count.
 """
 
 import struct
-from collections.abc import Generator
+from collections.abc import Callable, Container, Generator, Mapping
 from typing import Final, TypeAlias
 
 from weir.protocol.batch_counter import BatchCounter
@@ -26,6 +26,12 @@ MOST_TOPICS: Final = 1_000
 SHARE_FETCH_VERSIONS: Final = range(1, 3)
 """The versions of ShareFetch whose answers are read."""
 
+_COUNTED: Final[Mapping[int, tuple[str, Container[int]]]] = {
+    PRODUCE: ("produce", PRODUCE_VERSIONS),
+    FETCH: ("fetch", FETCH_VERSIONS),
+    SHARE_FETCH: ("share", SHARE_FETCH_VERSIONS),
+}
+
 _INT16: Final = struct.Struct(">h")
 _THROTTLE_AND_ERROR_SIZE: Final = 6
 _LEADER_SIZE: Final = 8
@@ -39,12 +45,16 @@ Structure: TypeAlias = Generator[int, bytes, None]
 """Reads a frame. It yields n > 0 to be sent the next n bytes, and n < 0 to have -n bytes skipped."""
 
 
+def _nothing(_: object) -> None:
+    pass
+
+
 class _NotCounted(Exception):
     """The frame cannot be read any further; the argument is the reason."""
 
 
 class RecordCounts:
-    """Counts one frame. Feed `receive` from the size prefix on, until `done`.
+    """Counts one frame: an answer as its ResponseWatcher, a request by `watch`. Feed it from the size prefix on.
 
     It never raises: what cannot be read is not counted, and `fault` then has the reason, one of `frame` (lengths do not
     add up), `partitions` (too many) and `batch` (a length that no batch has; only its partition is not counted).
@@ -63,6 +73,7 @@ class RecordCounts:
         "by_id",
         "fault",
         "left",
+        "on_passed",
         "topics",
     )
 
@@ -73,6 +84,8 @@ class RecordCounts:
         self.fault: str | None = None
         self.left = -1
         """Bytes of the frame still to come; -1 until that is known."""
+        self.on_passed: Callable[[RecordCounts], object] = _nothing
+        """Called with it by `passed`."""
         self._unread = 0  # bytes of it that the structure has not taken
         self._held = bytearray()
         self._skip = 0
@@ -139,6 +152,17 @@ class RecordCounts:
             self._structure = None
             self.fault = self.fault or "frame"
         return end
+
+    def watch(self, view: memoryview) -> bool:
+        """Take the next bytes. Returns whether the last one has come, after `passed`."""
+        self.receive(view)
+        if not self.left:
+            self.passed()
+        return not self.left
+
+    def passed(self) -> None:
+        """Note that the frame has passed whole."""
+        self.on_passed(self)
 
     def _read(self, structure: Structure, view: memoryview) -> int:
         """Read as much of the structure as is there whole, until something is skipped. Returns how many bytes it was.
@@ -378,13 +402,7 @@ def _last_int(data: bytes) -> int:
     return int(SIZE.unpack_from(data, len(data) - SIZE.size)[0])
 
 
-def counts_of_answer(api_key: int, version: int) -> RecordCounts | None:
-    """Return a counter for the answer to a request; None where it has no records, or its layout is not known."""
-    if api_key == SHARE_FETCH:
-        return RecordCounts("share", version) if version in SHARE_FETCH_VERSIONS else None
-    return RecordCounts("fetch", version) if api_key == FETCH and version in FETCH_VERSIONS else None
-
-
-def counts_of_request(api_key: int, version: int) -> RecordCounts | None:
-    """Return a counter for a request; None where it has no records, or its layout is not known."""
-    return RecordCounts("produce", version) if api_key == PRODUCE and version in PRODUCE_VERSIONS else None
+def counts_of(api_key: int, version: int) -> RecordCounts | None:
+    """Return a counter for a Produce, or the answer to a Fetch or ShareFetch; None where the layout is not known."""
+    structure, versions = _COUNTED.get(api_key, ("", ()))
+    return RecordCounts(structure, version) if version in versions else None

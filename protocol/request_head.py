@@ -9,6 +9,7 @@ Two layouts are known beyond the fixed header (strings and tags in front of a fi
 """
 
 import struct
+from collections.abc import Collection
 from typing import Final, NamedTuple, TypeAlias
 
 from weir.protocol.errors import InvalidFrameSize, MalformedFrame
@@ -25,10 +26,14 @@ FIXED_HEAD: Final = SIZE.size + FIXED_HEADER.size
 """Bytes of the size prefix, the API's key and version, and the correlation id."""
 
 
+MOST_BEFORE: Final = 100
+"""The most requests that `before_others` steps over."""
+
 _LARGEST_HEAD: Final = 2**17
 """Bytes: two strings of 32,767 bytes each fit in. No request's head is held back beyond that."""
 
 _FIXED: Final = struct.Struct(">ihhi")
+_SIZE_AND_KEY: Final = struct.Struct(">ih")
 _INT16: Final = struct.Struct(">h")
 _NO_ACKS: Final = 0
 
@@ -82,6 +87,24 @@ def read_request_head(head: Head) -> RequestHead | int:
         return RequestHead(frame_size, api_key, api_version, correlation_id, expects_response=acks != _NO_ACKS)
     (replica_id,) = SIZE.unpack_from(head, end - SIZE.size)
     return RequestHead(frame_size, api_key, api_version, correlation_id, replica_id=replica_id)
+
+
+def before_others(requests: Head, api_keys: Collection[int]) -> int | None:
+    """Return how many requests of these APIs come before the first one of another; None where none of another is seen.
+
+    `requests` may end within one.
+    """
+    at = 0
+    for before in range(MOST_BEFORE):
+        if at + API_KEY_END > len(requests):
+            break
+        size, api_key = _SIZE_AND_KEY.unpack_from(requests, at)
+        if size < FIXED_HEADER.size:
+            break
+        if api_key not in api_keys:
+            return before
+        at += SIZE.size + size
+    return None
 
 
 def _check_size(size: int) -> None:

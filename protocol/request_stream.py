@@ -6,17 +6,27 @@ Fetch request of v15 or later names its sender only at its end, so it is collect
 
 import struct
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final
 
 from weir.protocol.errors import MalformedFrame, ProtocolError, TooMany
 from weir.protocol.fetch_request import FetchRequest, fetch_request_steps, replica_id_at_end, replica_id_steps
 from weir.protocol.fetch_versions import DECODED_VERSIONS, FETCH_VERSIONS
 from weir.protocol.frame_stream import FrameStream
 from weir.protocol.header import FETCH, PRODUCE, SASL_HANDSHAKE, SIZE, RequestHeader
+from weir.protocol.request_events import (
+    BecameOpaque,
+    Expect,
+    OpaqueReason,
+    PartDecoded,
+    Pass,
+    ReplicaFetch,
+    RequestBegins,
+    RequestEvent,
+    Undecoded,
+    UndecodedReason,
+)
 from weir.protocol.request_head import Head, RequestHead, read_request_head
 from weir.protocol.request_sender import MOST_FETCH_START, MOST_START, RequestSender
-from weir.protocol.response_scanner import Buffer
 from weir.protocol.steps import Steps, T, at_once
 
 DEFAULT_FETCH_SIZE_LIMIT: Final = 16 * 2**20
@@ -36,78 +46,6 @@ _TLS_HANDSHAKE: Final = b"\x16\x03"  # TLSPlaintext: ContentType handshake, majo
 _VERSIONS_WITH_REPLICA_STATE: Final = frozenset(
     version for version, row in FETCH_VERSIONS.items() if row.has_replica_state
 )
-
-OpaqueReason = Literal["tls", "sasl", "not_kafka"]
-
-UndecodedReason = Literal[
-    "fetch_version", "fetch_too_large", "fetch_malformed", "too_many_topics", "too_many_partitions"
-]
-
-
-class Pass(NamedTuple):
-    """Bytes to forward as they are."""
-
-    buffer: Buffer
-
-
-class Expect(NamedTuple):
-    """The broker will answer the request whose bytes follow: any request but a Produce with acks=0."""
-
-    api_key: int
-    api_version: int
-    correlation_id: int
-
-
-class RequestBegins(NamedTuple):
-    """A request for which `RequestStream.may_hold` returned True, and of which nothing has passed yet.
-
-    A caller that wants to hold it stops here. If the caller goes on, the request passes.
-    `may_be_replicas`: it is a Fetch that was not decoded, so it may be an in-sync replica's, which nobody holds.
-    """
-
-    head: RequestHead
-    sender: RequestSender = RequestSender()
-    may_be_replicas: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaFetch:
-    """A whole Fetch request of a replica, without its size prefix. It did not pass.
-
-    `header.client_id` is always None, as it is not read. `request` is the decoded request, or the error in it; None
-    where nobody has decoded it yet.
-    """
-
-    header: RequestHeader
-    frame: bytes
-    request: FetchRequest | ProtocolError | None = field(default=None, compare=False, repr=False)
-
-
-class PartDecoded(NamedTuple):
-    """A part of a large Fetch request is decoded. The caller may stop here, and go on after others had their turn."""
-
-
-class Undecoded(NamedTuple):
-    """A Fetch request passes that is a replica's, or may be one. The reason is one of these:
-
-    - `fetch_version`: its version is not decoded.
-    - `fetch_too_large`: it is above the limit. If `replica_id` is None, it may also be a consumer's.
-    - `fetch_malformed` (v15+): its lengths do not add up before the replica id.
-    - `too_many_topics`, `too_many_partitions` (v15+): it lists more than is decoded.
-    """
-
-    reason: UndecodedReason
-    api_version: int
-    replica_id: int | None
-
-
-class BecameOpaque(NamedTuple):
-    """From here on every byte passes: in this direction at once, in the other one after all pending responses."""
-
-    reason: OpaqueReason
-
-
-RequestEvent: TypeAlias = Pass | Expect | RequestBegins | PartDecoded | ReplicaFetch | Undecoded | BecameOpaque
 
 
 def decodes_replicas(replica_id: int, api_version: int) -> bool:

@@ -8,6 +8,7 @@ depend on how a response is cut into chunks.
 
 import struct
 from collections.abc import Container, Generator
+from dataclasses import InitVar, dataclass, field
 from typing import Final, NamedTuple
 
 from weir.protocol.errors import MalformedFrame
@@ -48,77 +49,50 @@ class ScannedTopic(NamedTuple):
     diverging: tuple[int, ...] = ()
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class ResponseBody:
-    """What follows a response's head: `count` topics in the last `left` bytes of a frame of `frame_size` bytes.
+    """What follows a response's head: `_topics_left` topics in the last `left` bytes of a frame of `_frame_size` bytes.
 
     It raises MalformedFrame when there are more than `most_partitions` (None is no bound). `topics` is complete when
     `left` is 0. `behind_topics` is how many bytes of the frame follow the topics array; -1 until that is known.
     """
 
-    __slots__ = (
-        "_allowed",
-        "_diverging",
-        "_frame_size",
-        "_held",
-        "_in_topic",
-        "_is_walked",
-        "_longest_name",
-        "_name",
-        "_partitions_left",
-        "_records",
-        "_row",
-        "_seen_headers",
-        "_skip",
-        "_smallest",
-        "_structure",
-        "_topics_left",
-        "_transactions_at",
-        "_walk",
-        "_walker",
-        "_wanted",
-        "behind_topics",
-        "left",
-        "take_out",
-        "topics",
-    )
+    _row: FetchVersion
+    _topics_left: int
+    left: int
+    _frame_size: int
+    _walk: Container[bytes]
+    most_partitions: InitVar[int | None]
+    topics: list[ScannedTopic] = field(default_factory=list)
+    behind_topics: int = -1
+    take_out: TakeOut | None = None
+    """What to ask about each partition's records, while some may be taken out."""
+    _smallest: int = field(init=False)
+    _transactions_at: int = field(init=False)
+    _allowed: int = field(init=False)  # partitions that may still come
+    _longest_name: int = field(init=False)
+    # the topic being read
+    _in_topic: bool = False
+    _name: bytes = b""
+    _is_walked: bool = False
+    _partitions_left: int = 0
+    _seen_headers: list[bytes] = field(default_factory=list)
+    _records: list[RecordsSeen] = field(default_factory=list)
+    _diverging: list[int] = field(default_factory=list)
+    # the unit being read
+    _structure: Structure | None = None
+    _wanted: int = 0  # bytes that the unit waits for
+    _held: bytearray = field(default_factory=bytearray)  # the first of these bytes
+    _skip: int = 0  # bytes that the unit skips
+    _walker: RecordWalker | None = None  # sees the skipped bytes, if they are records
 
-    def __init__(
-        self,
-        row: FetchVersion,
-        count: int,
-        left: int,
-        frame_size: int,
-        walk: Container[bytes],
-        most_partitions: int | None,
-    ) -> None:
-        self.topics: list[ScannedTopic] = []
-        self.left = left
-        self.behind_topics = -1 if count else left
-        self.take_out: TakeOut | None = None
-        """What to ask about each partition's records, while some may be taken out."""
-
-        self._row = row
-        self._topics_left = count
-        self._frame_size = frame_size
-        self._walk = walk
+    def __post_init__(self, most_partitions: int | None) -> None:
+        row = self._row
+        self.behind_topics = -1 if self._topics_left else self.left
         self._smallest = smallest_partition(row)
         self._transactions_at = row.response_partition.layout.size if row.has_aborted_transactions else 0
-        self._allowed = _NO_BOUND if most_partitions is None else most_partitions  # partitions that may still come
+        self._allowed = _NO_BOUND if most_partitions is None else most_partitions
         self._longest_name = LONGEST_STRING if most_partitions is None else _LONGEST_NAME
-        # the topic being read
-        self._in_topic = False
-        self._name = b""
-        self._is_walked = False
-        self._partitions_left = 0
-        self._seen_headers: list[bytes] = []
-        self._records: list[RecordsSeen] = []
-        self._diverging: list[int] = []
-        # the unit being read
-        self._structure: Structure | None = None
-        self._wanted = 0  # bytes that the unit waits for
-        self._held = bytearray()  # the first of these bytes
-        self._skip = 0  # bytes that the unit skips
-        self._walker: RecordWalker | None = None  # sees the skipped bytes, if they are records
 
     def walk(self, view: memoryview, at: int, end: int) -> None:
         """Read `view[at:end]`, which is of this frame only, and begins where the last chunk ended."""

@@ -9,10 +9,11 @@ then the topics (see response_body). From v12 on one tag buffer follows the corr
 """
 
 from collections.abc import Callable, Container
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from weir.protocol.errors import CorrelationMismatch, FrameTooLarge, InvalidFrameSize, MalformedFrame
-from weir.protocol.fetch_versions import MAX_INT32, fetch_version
+from weir.protocol.fetch_versions import MAX_INT32, FetchVersion, fetch_version
 from weir.protocol.header import SIZE
 from weir.protocol.primitives import COUNT
 from weir.protocol.records import RecordsSeen
@@ -40,6 +41,7 @@ class ResponseHead(NamedTuple):
     session_id: int = 0
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class FetchResponseScanner:
     """Scans one Fetch response, in chunks of any size. Feed `receive` from the size prefix on until `done`.
 
@@ -62,64 +64,37 @@ class FetchResponseScanner:
     exist as soon as there are buffers to send.
     """
 
-    __slots__ = (
-        "_appended",
-        "_appended_topics",
-        "_body",
-        "_correlation_id",
-        "_held",
-        "_most_partitions",
-        "_most_topics",
-        "_needed",
-        "_patch",
-        "_row",
-        "_take_out",
-        "_walk",
-        "done",
-        "frame_size",
-        "head",
-        "is_dense",
-        "topics",
-    )
+    version: InitVar[int]
+    correlation_id: int
+    appended: bytes = b""
+    appended_topics: int = 0
+    walk: Container[bytes] = ()
+    head_patch: Callable[[ResponseHead], ResponseHead] | None = None
+    _: KW_ONLY
+    most_partitions: int | None = None
+    most_topics: int | None = None
+    admit: InitVar[Admit | None] = None
+    holds_all: InitVar[bool] = False
+    done: bool = field(init=False, default=False)
+    topics: list[ScannedTopic] = field(init=False, default_factory=list)
+    head: ResponseHead = field(init=False, default=ResponseHead())
+    frame_size: int = field(init=False, default=0)
+    is_dense: bool = field(init=False, default=False)
+    """Whether the bytes received last had so many topics that a large read of the like would take long.
 
-    def __init__(
-        self,
-        version: int,
-        correlation_id: int,
-        appended: bytes = b"",
-        appended_topics: int = 0,
-        walk: Container[bytes] = (),
-        head_patch: Callable[[ResponseHead], ResponseHead] | None = None,
-        *,
-        most_partitions: int | None = None,
-        most_topics: int | None = None,
-        admit: Admit | None = None,
-        holds_all: bool = False,
-    ) -> None:
-        self.done = False
-        self.topics: list[ScannedTopic] = []
-        self.head = ResponseHead()
-        self.frame_size = 0
-        self.is_dense = False
-        """Whether the bytes received last had so many topics that a large read of the like would take long.
+    It is not where many bytes of records follow.
+    """
+    _row: FetchVersion = field(init=False)
+    _take_out: TakeOut | None = field(init=False, default=None)
+    _held: bytearray = field(init=False, default_factory=bytearray)
+    """The frame's start, held back until it can be changed."""
+    _needed: int = field(init=False, default=SIZE.size)  # bytes of it that are needed to read on
+    _body: ResponseBody | None = field(init=False, default=None)  # None until the head is read
 
-        It is not where many bytes of records follow.
-        """
-
+    def __post_init__(self, version: int, admit: Admit | None, holds_all: bool) -> None:
         self._row = fetch_version(version)
-        self._take_out = (
-            None if admit is None else TakeOut(admit, is_flexible=self._row.is_flexible, holds_all=holds_all)
-        )
-        self._correlation_id = correlation_id
-        self._appended = appended
-        self._appended_topics = appended_topics
-        self._walk = walk
-        self._most_partitions = most_partitions
-        self._most_topics = most_topics
-        self._patch = head_patch
-        self._held = bytearray()  # the frame's start, held back until it can be changed
-        self._needed = SIZE.size  # bytes of it that are needed to read on
-        self._body: ResponseBody | None = None  # None until the head is read
+        if admit is not None:
+            self._take_out = TakeOut(admit, is_flexible=self._row.is_flexible, holds_all=holds_all)
 
     def receive(self, view: memoryview) -> tuple[list[Buffer], int]:
         """Take the next bytes received.
@@ -161,12 +136,12 @@ class FetchResponseScanner:
             start = min(max(start, take_out.drops_until - at), end)
             if at + end >= take_out.drops_until:
                 self._take_out = None
-        if self._appended and body.behind_topics >= 0 and body.take_out is None:
+        if self.appended and body.behind_topics >= 0 and body.take_out is None:
             topics_end = end + body.left - body.behind_topics
             if topics_end > start:
                 buffers.append(view[start:topics_end])
-            buffers.append(self._appended)
-            self._appended = b""
+            buffers.append(self.appended)
+            self.appended = b""
             start = topics_end
         if end > start:
             buffers.append(view[start:end])
@@ -181,9 +156,9 @@ class FetchResponseScanner:
         take_out.hold(data)
         if body.left and not take_out.is_decided:
             return []
-        if self._appended and body.behind_topics >= 0:
-            take_out.insert(self.frame_size - body.behind_topics, self._appended)
-            self._appended = b""
+        if self.appended and body.behind_topics >= 0:
+            take_out.insert(self.frame_size - body.behind_topics, self.appended)
+            self.appended = b""
         body.take_out = None
         buffers = take_out.release()
         if take_out.drops_until <= self.frame_size - body.left:
@@ -233,33 +208,33 @@ class FetchResponseScanner:
             self._needed = SIZE.size + (end if fields_at <= len(frame) else fields_at)
             return None
         (correlation_id,) = SIZE.unpack_from(frame)
-        if correlation_id != self._correlation_id:
-            raise CorrelationMismatch(self._correlation_id, correlation_id)
+        if correlation_id != self.correlation_id:
+            raise CorrelationMismatch(self.correlation_id, correlation_id)
         left = size - end
         if not 0 <= count <= left // smallest_topic(row):
             raise MalformedFrame(f"{count} topics cannot stand in {left} bytes", count_at)
-        if self._most_topics is not None and count > self._most_topics:
-            raise MalformedFrame(f"{count} topics answer a fetch that can have {self._most_topics} at most", count_at)
+        if self.most_topics is not None and count > self.most_topics:
+            raise MalformedFrame(f"{count} topics answer a fetch that can have {self.most_topics} at most", count_at)
 
         names, layout = row.response_head.names, row.response_head.layout
         self.head = ResponseHead(**dict(zip(names, layout.unpack_from(frame, fields_at), strict=True)))
         self.frame_size = size
         self._held = bytearray()
         body_type = CompactBody if row.is_flexible else ClassicBody
-        self._body = body_type(row, count, left, size, self._walk, self._most_partitions)
+        self._body = body_type(row, count, left, size, self.walk, self.most_partitions)
         self._body.take_out = self._take_out
 
         received = head[: SIZE.size + end]
-        sent_head = self.head if self._patch is None else self._patch(self.head)
+        sent_head = self.head if self.head_patch is None else self.head_patch(self.head)
         if sent_head.error_code or (not count and sent_head.throttle_time_ms > 0):
-            self._appended, self._appended_topics = b"", 0
-        if not self._appended_topics and sent_head == self.head:
+            self.appended, self.appended_topics = b"", 0
+        if not self.appended_topics and sent_head == self.head:
             return received, received
         sent_count = received[SIZE.size + count_at :]
-        if self._appended_topics:
-            sent_count = _encode_count(count + self._appended_topics, row.is_flexible)
+        if self.appended_topics:
+            sent_count = _encode_count(count + self.appended_topics, row.is_flexible)
         fields = layout.pack(*[getattr(sent_head, name) for name in names])
-        sent_size = size + len(self._appended) + len(sent_count) - (end - count_at)
+        sent_size = size + len(self.appended) + len(sent_count) - (end - count_at)
         if sent_size > MAX_INT32:
             raise FrameTooLarge(sent_size, MAX_INT32)
         return received, SIZE.pack(sent_size) + frame[:fields_at] + fields + sent_count

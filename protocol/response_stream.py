@@ -55,13 +55,11 @@ class ResponseWatcher(Protocol):
     def left(self) -> int:
         """Bytes of the response that it has not seen; -1 until that is known."""
 
-    @property
-    def see(self) -> Callable[[memoryview], int]:
-        """Takes the next bytes, from the size prefix on, and returns how many of them are of this response."""
+    def receive(self, view: memoryview) -> int:
+        """See the next bytes, from the size prefix on. Returns how many of them are of this response."""
 
-    @property
-    def step_over(self) -> Callable[[], int]:
-        """Returns how many of the next bytes pass unseen, not the last one among them, and takes these for seen."""
+    def step_over(self) -> int:
+        """Return how many of the next bytes pass unseen, not the last one among them, and take these for seen."""
 
     def passed(self) -> None:
         """Note that the response has passed whole."""
@@ -146,7 +144,7 @@ class ResponseStream(FrameStream):
         if watcher is not None:
             if len(view) - self._left >= watcher.left:
                 return False
-            watcher.see(view[self._left :])
+            watcher.receive(view[self._left :])
             self._left = watcher.step_over()
             return True
         if look is None:
@@ -262,7 +260,7 @@ class ResponseStream(FrameStream):
         self, watcher: ResponseWatcher, view: memoryview, start: int, at: int, out: list[Buffer]
     ) -> tuple[int, int]:
         """Let the watcher see the bytes from `view[at]` on; returns the same as `_observe`."""
-        at += watcher.see(view[at:])
+        at += watcher.receive(view[at:])
         left = watcher.left
         if left > 0:
             self._left = watcher.step_over()

@@ -12,6 +12,7 @@ taken out where the whole answer is small enough to be held.
 """
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, auto
 from typing import Final, TypeAlias
 
@@ -35,36 +36,25 @@ Admit: TypeAlias = Callable[[bytes, int, int], Passing]
 """Says what may pass of records: given a topic as it stands in the response, a partition, and the records' bytes."""
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class TakeOut:
     """What is taken out of one response. Offsets count from behind the frame's size prefix.
 
-    `admit` is asked about each partition with records, in order. `holds_all`: the whole answer is held if it is small,
+    `_admit` is asked about each partition with records, in order. `holds_all`: the whole answer is held if it is small,
     so that tails can be taken out.
     """
 
-    __slots__ = (
-        "_admit",
-        "_at",
-        "_edits",
-        "_head",
-        "_held",
-        "_holds_all",
-        "_is_flexible",
-        "_saw_records",
-        "drops_until",
-    )
-
-    def __init__(self, admit: Admit, *, is_flexible: bool, holds_all: bool) -> None:
-        self._admit = admit
-        self._is_flexible = is_flexible
-        self._holds_all = holds_all
-        self._head = b""
-        self._held = bytearray()  # what follows the head
-        self._at = 0  # the offset of its first byte
-        self._edits: list[tuple[int, int, bytes]] = []  # from, to, and what stands there instead
-        self._saw_records = False
-        self.drops_until = 0
-        """The offset up to which what comes is dropped, once the head has gone."""
+    _admit: Admit
+    _: KW_ONLY
+    is_flexible: bool
+    holds_all: bool
+    drops_until: int = 0
+    """The offset up to which what comes is dropped, once the head has gone."""
+    _head: bytes = b""
+    _held: bytearray = field(default_factory=bytearray)  # what follows the head
+    _at: int = 0  # the offset of its first byte
+    _edits: list[tuple[int, int, bytes]] = field(default_factory=list)  # from, to, and what stands there instead
+    _saw_records: bool = False
 
     def begin(self, head: bytes, at: int, size: int) -> None:
         """Take the frame's start as it would be sent, size prefix included.
@@ -73,7 +63,7 @@ class TakeOut:
         """
         self._head = head
         self._at = at
-        self._holds_all &= size <= MOST_HELD
+        self.holds_all &= size <= MOST_HELD
 
     def hold(self, data: memoryview) -> None:
         """Keep the next bytes received."""
@@ -82,7 +72,7 @@ class TakeOut:
     @property
     def is_decided(self) -> bool:
         """Whether nothing further can be taken out, before the frame has ended."""
-        return self._saw_records and not self._holds_all
+        return self._saw_records and not self.holds_all
 
     def passing(self, topic: bytes, partition: int, size: int) -> Passing:
         """Return what passes of records that begin now."""
@@ -90,14 +80,14 @@ class TakeOut:
             return Passing.ALL
         self._saw_records = True
         passing = self._admit(topic, partition, size)
-        return Passing.ALL if passing is Passing.WHOLE_BATCHES and not self._holds_all else passing
+        return Passing.ALL if passing is Passing.WHOLE_BATCHES and not self.holds_all else passing
 
     def shorten(self, length_at: int, records_at: int, size: int, kept: int) -> None:
         """Let only the first `kept` of `size` bytes of records pass.
 
         They begin at `records_at`, and their length stands from `length_at` on.
         """
-        length = encode_unsigned_varint(kept + 1) if self._is_flexible else COUNT.pack(kept)
+        length = encode_unsigned_varint(kept + 1) if self.is_flexible else COUNT.pack(kept)
         self._edits.append((length_at, records_at, length))
         self._edits.append((records_at + kept, records_at + size, b""))
 

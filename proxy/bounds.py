@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from weir.proxy.config.tables import Limits
 from weir.proxy.log import EventLog
@@ -16,25 +17,23 @@ from weir.proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from weir.proxy.tls.stats import TlsStats
 
 
+@dataclass(eq=False)
 class Bounds:
     """Makes the sides. They share memory, connections and turns of the event loop.
 
-    `descriptors` is how many files the process may have open; None: as many as it likes. `each`: how many a connection
-    takes. `clock` gives monotonic seconds.
+    `_descriptors` is how many files the process may have open; None: as many as it likes. `_each`: how many a
+    connection takes. `_clock` gives monotonic seconds.
     """
 
-    def __init__(
-        self, log: EventLog, clock: Callable[[], float], descriptors: int | None, each: int = DESCRIPTORS_EACH
-    ) -> None:
-        self.admission = Admission()
-        self._fetch_memory = FetchMemory()
-        self._pool = BufferPool()
-        self._turns = TurnBudget(pause=PAUSE_SECONDS)
-        self._relays: list[Side] = []
-        self._log = log
-        self._clock = clock
-        self._descriptors = descriptors
-        self._each = each
+    _log: EventLog
+    _clock: Callable[[], float]
+    _descriptors: int | None
+    _each: int = DESCRIPTORS_EACH
+    admission: Admission = field(default_factory=Admission)
+    _fetch_memory: FetchMemory = field(default_factory=FetchMemory)
+    _pool: BufferPool = field(default_factory=BufferPool)
+    _turns: TurnBudget = field(default_factory=lambda: TurnBudget(pause=PAUSE_SECONDS))
+    _relays: list[Side] = field(default_factory=list)
 
     def new_side(self, throttle: SideThrottle, stats: RelayStats, tls: TlsStats, open_tls: OpenTls = open_here) -> Side:
         """Return a side that counts in `stats`, and in `tls` its handshakes, which `open_tls` does."""

@@ -11,6 +11,7 @@ import asyncio
 import gc
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -27,23 +28,21 @@ LEAST_GROWTH: Final = 256 * 2**20
 """The least growth of memory (bytes) since the last look at everything that causes another one."""
 
 
+@dataclass(eq=False)
 class Collector:
     """Looks at all objects when there was no connection in two checks, or when `resident` bytes have doubled.
 
     `is_idle` says whether no connection is open. `look` does it.
     """
 
-    def __init__(
-        self, is_idle: Callable[[], bool], resident: Callable[[], int], look: Callable[[], object] = gc.collect
-    ) -> None:
-        self._is_idle = is_idle
-        self._resident = resident
-        self._look = look
-        self._resident_then = 0  # after the last look
-        self._looks_then = 0
-        self._was_idle = False
-        self._thresholds = gc.get_threshold()
-        self._timer: asyncio.TimerHandle | None = None
+    _is_idle: Callable[[], bool]
+    _resident: Callable[[], int]
+    _look: Callable[[], object] = gc.collect
+    _resident_then: int = 0  # after the last look
+    _looks_then: int = 0
+    _was_idle: bool = False
+    _thresholds: tuple[int, int, int] = field(default_factory=gc.get_threshold)
+    _timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Take over from Python. What exists now stays, so it is never looked at again."""

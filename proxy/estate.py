@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from weir.proxy.admin.http import AdminServer
 from weir.proxy.capture.capture import Capture
 from weir.proxy.config.address import numeric_address
-from weir.proxy.hand_over import Begin, End, Heir, Inherited, Listens, State
+from weir.proxy.hand_over import Heir, Inherited, Listens, Reached, State
 from weir.proxy.limits.layers import LimitLayers
 from weir.proxy.relay.listener import Listener
 from weir.proxy.relay.replica_sources import Addresses
@@ -46,9 +46,9 @@ class Estate:
         for descriptor in self.admin.descriptors:
             heir.tell(Listens(self.admin_name), descriptor)
         self.admin.accept_no_more()
-        heir.tell(Begin())
+        heir.tell(Reached("begun"))
         await asyncio.gather(*(listener.hand_over(heir.take, seconds) for listener in self.listeners))
-        heir.tell(End())
+        heir.tell(Reached("ended"))
 
     async def take(self, inherited: Inherited) -> Addresses:
         """Go on with what HTTP had set and with the capture. Returns the brokers' addresses."""

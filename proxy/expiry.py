@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -35,20 +36,19 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, tag="setting"):
     of: str
     path: tuple[str, ...]
     value: Any = None
-    seconds: float | None = None
+    seconds: float = math.inf
     owner: str = ""
     reason: str = ""
 
     def lease(self, now: float) -> Lease:
         """Return how long it holds."""
-        return Lease(math.inf if self.seconds is None else now + self.seconds, self.owner, self.reason)
+        return Lease(now + self.seconds, self.owner, self.reason)
 
 
 def handed_over(of: str, path: Path, entry: Entry, plain: Callable[[Any], object], now: float) -> Setting:
     """Return an entry of HTTP's layer as another process takes it. `plain` makes its value one of JSON."""
-    lease = entry.lease
-    seconds = None if lease.expires_at == math.inf else lease.expires_at - now
-    value = None if entry.value is None else plain(entry.value)
+    value, lease = None if entry.value is None else plain(entry.value), entry.lease
+    seconds = lease.expires_at - now
     return Setting(of=of, path=path, value=value, seconds=seconds, owner=lease.owner, reason=lease.reason)
 
 
@@ -62,28 +62,20 @@ class Leased(Protocol):
         """Drop what has ended. Returns the leases."""
 
 
+@dataclass(eq=False)
 class Expiry:
     """Ends the leases of `settings`. Each is counted and logged as an `event`, with its `effect`.
 
     `clock` gives monotonic seconds.
     """
 
-    def __init__(
-        self,
-        event: str,
-        settings: Leased,
-        expired: Counter[str],
-        log: EventLog,
-        clock: Callable[[], float],
-        effect: str = "what was set below it, as in the file, is in force again",
-    ) -> None:
-        self._event = event
-        self._settings = settings
-        self._expired = expired
-        self._log = log
-        self._clock = clock
-        self._effect = effect
-        self._timer: asyncio.TimerHandle | None = None
+    _event: str
+    _settings: Leased
+    _expired: Counter[str]
+    _log: EventLog
+    _clock: Callable[[], float]
+    _effect: str = "what was set below it, as in the file, is in force again"
+    _timer: asyncio.TimerHandle | None = field(init=False, default=None)
 
     def watch(self) -> None:
         """Await the next end, as the leases are now."""

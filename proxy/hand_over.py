@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from weir.proxy.config.address import Address
 from weir.proxy.expiry import Setting
-from weir.proxy.relay.link import HandedOver, Link
+from weir.proxy.relay.link import Link
 from weir.proxy.relay.listener import Listener, Upstream
+from weir.proxy.relay.open_link import HandedOver
 from weir.proxy.tls_workers.channel import Channel
 
 DESCRIPTOR: Final = "WEIR_HAND_OVER"
@@ -37,8 +37,16 @@ IN_PATH_SECONDS: Final = 5.0
 _SERVES_SECONDS: Final = 2 * IN_PATH_SECONDS
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The new process takes what comes."""
+class Reached(msgspec.Struct, frozen=True, tag="reached"):
+    """How far the hand-over has come.
+
+    - `ready`: the new process takes what comes.
+    - `begun`: the old process accepts nothing any more.
+    - `ended`: the old process has no link any more.
+    - `serves`: the new process is where the old one was.
+    """
+
+    what: Literal["ready", "begun", "ended", "serves"]
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, tag="state"):
@@ -55,10 +63,6 @@ class Listens(msgspec.Struct, frozen=True, tag="listens"):
     name: str
 
 
-class Begin(msgspec.Struct, frozen=True, tag="begin"):
-    """The old process accepts nothing any more."""
-
-
 class Carries(msgspec.Struct, frozen=True, kw_only=True, tag="carries"):
     """A link: its client's connection, and the one to its upstream."""
 
@@ -66,21 +70,10 @@ class Carries(msgspec.Struct, frozen=True, kw_only=True, tag="carries"):
     host: str
     upstream: str
     peer: int | None = None
-    unread: bytes = b""
-    session_end: float | None = None
-    opaque_reason: Any = None
+    before: HandedOver = HandedOver()
 
 
-class End(msgspec.Struct, frozen=True, tag="end"):
-    """The old process has no link any more."""
-
-
-class Serves(msgspec.Struct, frozen=True, tag="serves"):
-    """The new process is where the old one was."""
-
-
-_Told: TypeAlias = Ready | Serves
-_Given: TypeAlias = State | Setting | Listens | Begin | Carries | End
+_Given: TypeAlias = State | Setting | Listens | Carries | Reached
 
 
 def own_command() -> list[str]:
@@ -91,7 +84,7 @@ def own_command() -> list[str]:
 
 
 class Heir:
-    """The new process, as the old one sees it. `close` ends it if it never got Begin.
+    """The new process, as the old one sees it. `close` ends it if nothing had begun.
 
     Raises OSError where it cannot be started.
     """
@@ -107,10 +100,10 @@ class Heir:
         except OSError:
             ours.close()
             raise
-        self._events = {kind: asyncio.Event() for kind in (Ready, Serves)}
+        self._events = {what: asyncio.Event() for what in ("ready", "serves")}
         self._ended = asyncio.Event()
         self._has_begun = False
-        self._channel: Channel[_Told] = Channel(ours, _Told, self._received, self._ended.set)
+        self._channel: Channel[Reached] = Channel(ours, Reached, self._received, self._ended.set)
 
     @property
     def pid(self) -> int:
@@ -119,51 +112,42 @@ class Heir:
 
     async def is_ready(self) -> bool:
         """Wait for it to have read its file. Returns whether it has."""
-        return await self._is_told(Ready, READY_SECONDS)
+        return await self._is_told("ready", READY_SECONDS)
 
     async def serves(self) -> bool:
         """Wait for it to be in the path. Returns whether it is."""
-        return await self._is_told(Serves, _SERVES_SECONDS)
+        return await self._is_told("serves", _SERVES_SECONDS)
 
     def tell(self, message: _Given, *descriptors: int) -> None:
         """Give it something."""
-        self._has_begun = self._has_begun or isinstance(message, Begin)
+        self._has_begun = self._has_begun or isinstance(message, Reached)
         if self._channel.is_open:
             self._channel.give(message, descriptors)
 
-    def take(self, listener: Listener, link: Link, told: HandedOver) -> None:
+    def take(self, listener: Listener, link: Link, before: HandedOver) -> None:
         """Give it a link."""
-        end = None if told.session_end == math.inf else told.session_end
+        host, upstream, peer = link.client_host, link.upstream_name, link.connection.fetches.peer
         self.tell(
-            Carries(
-                listener=listener.name,
-                host=link.client_host,
-                upstream=link.upstream_name,
-                peer=link.connection.fetches.peer,
-                unread=told.unread,
-                session_end=end,
-                opaque_reason=told.opaque_reason,
-            ),
-            *link.descriptors,
+            Carries(listener=listener.name, host=host, upstream=upstream, peer=peer, before=before), *link.descriptors
         )
 
     def close(self) -> None:
-        """Close the way to it. If it never got Begin, kill it: the old process goes on alone."""
+        """Close the way to it. If nothing had begun, kill it: the old process goes on alone."""
         self._channel.close()
         if not self._has_begun:
             self._process.kill()
             self._process.wait()
         self._process.returncode = 0  # it goes on by itself: nobody is to wait for it
 
-    def _received(self, message: _Told, descriptors: list[int]) -> None:
-        self._events[type(message)].set()
+    def _received(self, message: Reached, descriptors: list[int]) -> None:
+        self._events[message.what].set()
 
-    async def _is_told(self, kind: type[_Told], seconds: float) -> bool:
-        waiting = [asyncio.ensure_future(event.wait()) for event in (self._events[kind], self._ended)]
+    async def _is_told(self, what: str, seconds: float) -> bool:
+        waiting = [asyncio.ensure_future(event.wait()) for event in (self._events[what], self._ended)]
         _, unfinished = await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for task in unfinished:
             task.cancel()
-        return self._events[kind].is_set()
+        return self._events[what].is_set()
 
 
 @dataclass(eq=False, slots=True)
@@ -202,7 +186,7 @@ class Predecessor:
 
     async def begin(self) -> Inherited | None:
         """Say that this process is ready. Returns what it begins with; None: the old process has ended instead."""
-        self._channel.send(Ready())
+        self._channel.send(Reached("ready"))
         await self._begun.wait()
         return self._inherited if self._channel.is_open else None
 
@@ -213,7 +197,7 @@ class Predecessor:
     def serves(self) -> None:
         """Say that this process is where the old one was."""
         if self._channel.is_open:
-            self._channel.send(Serves())
+            self._channel.send(Reached("serves"))
 
     def close(self) -> None:
         """Take nothing any more."""
@@ -227,15 +211,13 @@ class Predecessor:
                 self._inherited.settings.append(message)
             case Listens(name):
                 self._inherited.sockets[name] = _socket(descriptors[0])
-            case Begin():
-                self._begun.set()
             case Carries():
                 if self._listeners is None:
                     self._links.append((message, descriptors))
                 else:
                     self._take(message, descriptors)
-            case End():
-                self._ended.set()
+            case Reached(what):
+                (self._begun if what == "begun" else self._ended).set()
 
     def _take_links(self, listeners: Sequence[Listener]) -> None:
         self._listeners = {listener.name: listener for listener in listeners}
@@ -254,10 +236,8 @@ class Predecessor:
             client.close()
             far.close()
             return
-        end = math.inf if told.session_end is None else told.session_end
-        before = HandedOver(told.unread, end, told.opaque_reason)
         upstream = Upstream(Address.parse(told.upstream), told.peer)
-        listener.take_over(client, far, upstream, told.host, before)
+        listener.take_over(client, far, upstream, told.host, told.before)
 
 
 def _socket(descriptor: int) -> socket.socket:

@@ -36,12 +36,13 @@ from weir.proxy.cluster_facts import ClusterFacts
 from weir.proxy.config.address import Address
 from weir.proxy.config.admin_keys import AdminKeys
 from weir.proxy.config.client_limits import ClientLimitTable, rules_of
+from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.route_keys import RouteKeys
-from weir.proxy.config.tables import SIDES, Config, ConfigError, ThrottleTable
-from weir.proxy.config.throttle import throttle_settings, wants_brokers, wants_facts
+from weir.proxy.config.tables import SIDES, Config, ThrottleTable
+from weir.proxy.config.throttle import settings_of_sides, wants_brokers, wants_facts
 from weir.proxy.estate import Estate
 from weir.proxy.expiry import Expiry
-from weir.proxy.export.exporter import Exporter, new_exporter
+from weir.proxy.export.exporter import Exporter, Sampled, new_exporter
 from weir.proxy.hand_over import Heir, Inherited
 from weir.proxy.limits.gate import LinkGate
 from weir.proxy.limits.layers import LimitLayers
@@ -58,7 +59,7 @@ from weir.proxy.relay.stats import RelayStats
 from weir.proxy.shares.exchange import Exchange
 from weir.proxy.shares.follower_quotas import FollowerQuotas
 from weir.proxy.shares.metrics import share_families
-from weir.proxy.throttle.table import LayeredThrottle, sides_by_hand, untold_throttle
+from weir.proxy.throttle.table import LayeredThrottle, untold_throttle
 from weir.proxy.tls.live_keys import KeyWatch
 from weir.proxy.tls.stats import TlsStats
 from weir.proxy.tls_workers.pool import TlsWorkers
@@ -105,8 +106,7 @@ class Sidecar:
         self._key_watch = KeyWatch([*self._route_keys.all_keys, *admin_keys], self._tls, self.log, self._keys_changed)
         self.tls_workers = TlsWorkers(config.tls_workers, self._route_keys.all_keys, self.log)
         self.process.worker_loads = self.tls_workers.loads
-        for side in SIDES:
-            settings = throttle_settings(config, config.throttle, side)
+        for side, settings in settings_of_sides(config, config.throttle).items():
             throttle = Throttle(side, config.broker_id, clock, settings, topic_names=topic_names)
             stats = RelayStats(side)
             self.sides.append(SideSource(throttle, stats))
@@ -303,19 +303,11 @@ class Sidecar:
         else:
             self.log.error("reload_failed", error=repr(error), at=innermost_frame(error))
 
-    async def look_at_keys(self) -> None:
-        """Load keys whose files have changed, without waiting for the next look."""
-        await self._key_watch.check()
-
     def _keys_changed(self) -> None:
         self.tls_workers.keys_changed()
         for listener in self.listeners:
             if listener.stand_ins is not None:
                 listener.stand_ins.try_again()
-
-    async def look_at_upstreams(self) -> None:
-        """Look whether the upstreams are there, without waiting for the next look."""
-        await self._upstreams.check()
 
     # What the admin server shows
 
@@ -434,14 +426,12 @@ class Sidecar:
                         link.use_gate()
 
     def _apply_throttle(self, table: ThrottleTable) -> None:
-        followers = self._follower_quotas.followers
-        settings = [throttle_settings(self.config, table, side.throttle.side, followers) for side in self.sides]
-        for side, of_side in zip(self.sides, settings, strict=True):
-            side.throttle.configure(of_side)
-        by_hand = sides_by_hand(self.throttle.effective)
+        settings = settings_of_sides(self.config, table, self._follower_quotas.followers)
         for side in self.sides:
-            side.note_set_by_hand(side.throttle.side in by_hand)
-        self._facts.replan_held()
+            side.throttle.configure(settings[side.throttle.side])
+            side.note_set_by_hand(side.throttle.side in self.throttle.by_hand)
+        for relay in self._relays.values():
+            relay.replan_held()
         self._tell_capture()
         self._cluster.ask_now()
         self.exchange.changed()
@@ -471,22 +461,17 @@ class Sidecar:
         config = self.config.export
         if config is None:
             return
-        throttles = [side.throttle for side in self.sides]
-        self._exporter = new_exporter(
-            config,
-            self.config.broker_id,
-            self.process.version,
-            throttles,
-            self.process.export,
-            self.log,
-            self._clock,
-            lambda: self._cluster.view.cluster_id,
-            self.limits.clients,
-            strict_tls=self.config.strict_tls,
+        sampled = Sampled(
+            broker_id=self.config.broker_id,
+            version=self.process.version,
+            throttles=[side.throttle for side in self.sides],
+            clients=self.limits.clients,
+            cluster_id=lambda: self._cluster.view.cluster_id,
+            clock=self._clock,
         )
+        stats, strict = self.process.export, self.config.strict_tls
+        self._exporter = new_exporter(config, sampled, stats, self.log, strict_tls=strict)
         self._exporter.start()
-        topic = None if config.kafka is None else config.kafka.topic
-        self.log.info("exporting", seconds=config.interval_seconds, directory=config.directory, topic=topic)
 
     def _brokers(self) -> frozenset[int]:
         return frozenset(self._cluster.view.brokers) | {self.config.broker_id}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from weir.proxy.admin.exposition import Family
+from weir.proxy.admin.exposition import Family, gauge
 from weir.proxy.cluster.upstream_probe import PROBE_TIMEOUT_SECONDS, UpstreamProbe
 from weir.proxy.config.address import Address
 from weir.proxy.listeners import fixed_upstream
@@ -17,6 +18,7 @@ from weir.proxy.relay.listener import Listener, Upstream
 LOOK_SECONDS: Final = 10.0
 
 
+@dataclass(eq=False)
 class UpstreamWatch:
     """Looks at `listeners` every LOOK_SECONDS, from `start` to `close`. `clock` gives monotonic seconds.
 
@@ -25,16 +27,13 @@ class UpstreamWatch:
     log a bare connection. `probe` is asked in each look, so that readiness is known without waiting for it.
     """
 
-    def __init__(
-        self, listeners: Sequence[Listener], probe: UpstreamProbe, log: EventLog, clock: Callable[[], float]
-    ) -> None:
-        self._listeners = listeners
-        self._probe = probe
-        self._log = log
-        self._clock = clock
-        self._failures: dict[Address, str | None] = {}
-        self._idle_since: dict[Listener, float] = {}
-        self._running: asyncio.Task[None] | None = None
+    _listeners: Sequence[Listener]
+    _probe: UpstreamProbe
+    _log: EventLog
+    _clock: Callable[[], float]
+    _failures: dict[Address, str | None] = field(default_factory=dict)
+    _idle_since: dict[Listener, float] = field(default_factory=dict)
+    _running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to look."""
@@ -80,12 +79,11 @@ class UpstreamWatch:
                 peer = "" if upstream.peer is None else str(upstream.peer)
                 labels = listener.side.stats.side, str(upstream), peer
                 up[labels] = max(int(status["upstream_up"]), up.get(labels, 0))
-        yield Family(
+        yield gauge(
             "weir_upstream_up",
-            "gauge",
             "Whether a route's upstream is there: a link to it is open, or it was reached in the last 10 s.",
-            ("side", "upstream", "peer"),
             list(up.items()),
+            "side upstream peer",
         )
 
     def _routes(self) -> Iterator[tuple[Listener, Upstream]]:

@@ -18,11 +18,12 @@ import msgspec
 from aiohttp import web
 
 from weir.proxy.admin.access import Access
-from weir.proxy.admin.exposition import Family, content_type, render
+from weir.proxy.admin.exposition import Family, content_type, gauge, render
 from weir.proxy.admin.troubles import trouble_family
 from weir.proxy.capture.requirements import CaptureError
 from weir.proxy.config.address import Address
-from weir.proxy.config.tables import DEFAULT_ADMIN, Config, ConfigError
+from weir.proxy.config.reader import ConfigError
+from weir.proxy.config.tables import DEFAULT_ADMIN, Config
 from weir.proxy.listeners import ListenError
 from weir.proxy.log import EventLog, close_log, configure_logging
 from weir.proxy.server import run_sidecar
@@ -167,9 +168,9 @@ class _Waiting:
         }
 
     def _families(self) -> Iterator[Family]:
-        yield Family("weir_build_info", "gauge", "The running version.", ("version",), [((self._version,), 1)])
-        yield Family("weir_ready", "gauge", "Whether GET /readyz is answered with 200.", (), [((), 0)])
-        yield Family("weir_captured", "gauge", "Whether brokers' connections are captured now.", (), [((), 0)])
+        yield gauge("weir_build_info", "The running version.", {self._version: 1}, "version")
+        yield gauge("weir_ready", "Whether GET /readyz is answered with 200.", 0)
+        yield gauge("weir_captured", "Whether brokers' connections are captured now.", 0)
         yield trouble_family({_KIND: self._reason})
 
 

@@ -8,8 +8,8 @@ from math import inf
 from typing import cast
 from zlib import crc32
 
-from weir.protocol.fetch import MAX_INT32
 from weir.protocol.fetch_session import NO_SESSION, next_epoch
+from weir.protocol.fetch_versions import MAX_INT32
 from weir.quota.fetch.link import ReplicaLink
 from weir.quota.settings import Clock, SideName, ThrottleSettings
 from weir.quota.side_state import SideLink, SideState

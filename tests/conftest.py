@@ -11,9 +11,11 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.browser import Browser
 from tests.one_name import files_of_two_modules
@@ -34,23 +36,46 @@ BEGUN_FIRST = (
     "integration/test_export.py",
     "integration/test_rolling_start.py",
     "integration/test_move_faults.py",
+    "integration/test_upgrade.py",
 )
 """Files that take minutes: begun late, one of them would keep a worker busy when the others have ended."""
 
+COMPUTING = {"deploy", "lag", "limits", "pipeline", "planning", "protocol", "quota", "samples"}
+"""Folders in which no test measures time, but for those on brokers: a moved clock, or none."""
+
+ONE_WORKER = "tests/integration/pair/"
+"""A folder whose files share brokers."""
+
+
+class _ByBrokers(LoadScopeScheduling):  # type: ignore[misc] # xdist has no annotations
+    """Gives each worker files, and those that share brokers to one of them."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return ONE_WORKER if nodeid.startswith(ONE_WORKER) else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    """Return it in place of `--dist loadfile`'s own."""
+    return _ByBrokers(config, log) if config.getvalue("dist") == "loadfile" else None
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that open a page in Chromium; and the longest files come first, those without brokers last."""
+    """Mark the tests that open a page in Chromium, and those that only compute.
+
+    The longest files come first, those without brokers last.
+    """
+    places: dict[str, int] = {}
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.integration)
-
-    def place(item: pytest.Item) -> int:
-        name = item.path.relative_to(Path(__file__).parent).as_posix()
-        if name in BEGUN_FIRST:
-            return BEGUN_FIRST.index(name)
-        return len(BEGUN_FIRST) + (item.get_closest_marker("integration") is None)
-
-    items.sort(key=place)
+        file = item.nodeid.partition("::")[0].removeprefix("tests/")
+        is_on_brokers = item.get_closest_marker("integration") is not None
+        if not is_on_brokers and file.partition("/")[0] in COMPUTING and item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.computes)
+        place = BEGUN_FIRST.index(file) if file in BEGUN_FIRST else len(BEGUN_FIRST) + (not is_on_brokers)
+        places[item.nodeid] = place
+    items.sort(key=lambda item: places[item.nodeid])
 
 
 @pytest.fixture(scope="session")

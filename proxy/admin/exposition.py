@@ -8,9 +8,9 @@ Lines of samples are the same in both formats. They are written here, as prometh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from prometheus_client import ProcessCollector
 from prometheus_client.exposition import choose_encoder
@@ -33,6 +33,26 @@ class Family(NamedTuple):
     documentation: str
     labels: tuple[str, ...]
     samples: Iterable[tuple[tuple[str, ...], float]]
+
+
+Samples = float | Mapping[Any, float] | Iterable[tuple[tuple[str, ...], float]]
+"""Of a metric without labels its value, with one label the values by it, with several pairs as a Family has them."""
+
+
+def gauge(name: str, documentation: str, samples: Samples, labels: str = "") -> Family:
+    """Return a metric that goes up and down. `labels` are their names, with blanks between."""
+    return Family(name, "gauge", documentation, tuple(labels.split()), _pairs(samples))
+
+
+def counter(name: str, documentation: str, samples: Samples, labels: str = "") -> Family:
+    """Return a metric that only grows. It is shown with `_total` behind its name."""
+    return Family(name, "counter", documentation, tuple(labels.split()), _pairs(samples))
+
+
+def _pairs(samples: Samples) -> Iterable[tuple[tuple[str, ...], float]]:
+    if isinstance(samples, Mapping):
+        return [((label,), value) for label, value in samples.items()]
+    return [((), samples)] if isinstance(samples, (int, float)) else samples
 
 
 class _One(Collector):

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple
 
@@ -77,6 +78,7 @@ class _Status(msgspec.Struct):
 Row = dict[str, Any]
 
 
+@dataclass(eq=False)
 class Fleet:
     """Asks the sidecars of `[admin] fleet`, or else those at the hosts of `[cluster]`'s brokers; keeps no connection.
 
@@ -84,35 +86,27 @@ class Fleet:
     `tls` what to ask them with; None: without TLS. `clock` gives monotonic seconds.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        hosts: Callable[[], Mapping[int, str]],
-        own: Callable[[], Awaitable[Mapping[str, Any]]],
-        clock: Callable[[], float],
-        token: Callable[[], str | None] = lambda: None,
-        tls: Callable[[], ssl.SSLContext] | None = None,
-    ) -> None:
-        self._tls = tls
-        self._named = config.admin.fleet
-        self._port = config.admin.listen.port
-        self._broker_id = config.broker_id
-        self._hosts = hosts
-        self._own = own
-        self._clock = clock
-        self._token = token
-        self._asking = asyncio.Lock()
-        self._rows: list[Row] = []
-        self._asked_at: float | None = None
-        self.is_known = self._named is not None or config.cluster is not None
+    config: Config
+    hosts: Callable[[], Mapping[int, str]]
+    own: Callable[[], Awaitable[Mapping[str, Any]]]
+    clock: Callable[[], float]
+    token: Callable[[], str | None] = lambda: None
+    tls: Callable[[], ssl.SSLContext] | None = None
+    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _rows: list[Row] = field(default_factory=list)
+    _asked_at: float | None = None
+
+    @property
+    def is_known(self) -> bool:
         """Whether there is anybody to ask."""
+        return self.config.admin.fleet is not None or self.config.cluster is not None
 
     async def rows(self) -> list[Row]:
         """Return what each sidecar says, by broker id; of one that does not answer, `error` says why."""
         async with self._asking:
-            if self._asked_at is None or self._clock() - self._asked_at >= FRESH_SECONDS:
+            if self._asked_at is None or self.clock() - self._asked_at >= FRESH_SECONDS:
                 self._rows = await self._ask_all()
-                self._asked_at = self._clock()
+                self._asked_at = self.clock()
             return self._rows
 
     async def _ask_all(self) -> list[Row]:
@@ -120,28 +114,28 @@ class Fleet:
         limit = asyncio.Semaphore(_AT_ONCE)
         timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
         # no decompression: a small answer could become a very large one
-        headers = bearer(self._token())
+        headers = bearer(self.token())
         async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False, headers=headers) as session:
             rows = await asyncio.gather(*[self._ask(target, session, limit) for target in targets])
         return sorted(rows, key=lambda row: (row["broker_id"] is None, row["broker_id"] or 0, row["admin"]))
 
     async def targets(self) -> list[Target]:
         """Return where the sidecars are expected, this one among them; at most MOST_SIDECARS."""
-        if self._named is None:
-            hosts = islice(self._hosts().items(), MOST_SIDECARS)
-            return [Target(Address(host, self._port), broker_id) for broker_id, host in hosts]
-        found = await asyncio.gather(*[_addresses(address) for address in self._named])
+        if self.config.admin.fleet is None:
+            hosts = islice(self.hosts().items(), MOST_SIDECARS)
+            return [Target(Address(host, self.config.admin.listen.port), broker_id) for broker_id, host in hosts]
+        found = await asyncio.gather(*[_addresses(address) for address in self.config.admin.fleet])
         addresses = dict.fromkeys(address for some in found for address in some)
         return [Target(address) for address in islice(addresses, MOST_SIDECARS)]
 
     async def _ask(self, target: Target, session: aiohttp.ClientSession, limit: asyncio.Semaphore) -> Row:
         said: Row
         try:
-            if target.broker_id == self._broker_id:
-                status = msgspec.convert(await self._own(), _Status)
+            if target.broker_id == self.config.broker_id:
+                status = msgspec.convert(await self.own(), _Status)
             else:
                 async with limit:
-                    status = msgspec.json.decode(await _answer(target.admin, session, self._tls), type=_Status)
+                    status = msgspec.json.decode(await _answer(target.admin, session, self.tls), type=_Status)
             said = msgspec.to_builtins(status)
             if status.broker_id is None:
                 said["broker_id"] = target.broker_id
@@ -173,12 +167,17 @@ async def _answer(admin: Address, session: aiohttp.ClientSession, tls: Callable[
     async with session.get(url, allow_redirects=False, ssl=True if tls is None else tls()) as response:
         if response.status != 200:
             raise ValueError(f"it answers with {response.status}")
-        body = bytearray()
-        async for part in response.content.iter_any():
-            body += part
-            if len(body) > _MOST_BYTES:
-                raise ValueError("its answer does not end")
-        return bytes(body)
+        return await body_of(response, _MOST_BYTES)
+
+
+async def body_of(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """Return the body of another sidecar's answer; ValueError where it has more than `most` bytes."""
+    body = bytearray()
+    async for part in response.content.iter_any():
+        body += part
+        if len(body) > most:
+            raise ValueError("its answer does not end")
+    return bytes(body)
 
 
 async def _addresses(named: Address) -> list[Address]:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from weir.planning.units import show_rate
+from weir.planning.units import show_rate, show_rough_rate
 
 Culprit = Literal["nobody", "quota", "replica", "elsewhere"]
 
@@ -63,7 +63,7 @@ def held_up_by(facts: Facts) -> HeldUp:
     if not facts.partitions_throttled:
         return HeldUp("elsewhere", f"{behind} {are} behind, and none of weir's quotas covers what is.")
     limit = max(facts.limits, key=lambda limit: limit.used)
-    used = f"{show_rate(float(f'{limit.rate:.3g}'))} of {show_rate(limit.quota)}"
+    used = f"{show_rough_rate(limit.rate)} of {show_rate(limit.quota)}"
     if facts.waiting or limit.used >= MOSTLY_USED:
         whose = f" of {_brokers(facts.waiting).lower()}" if facts.waiting else ""
         name = f' "{limit.name}"' if limit.name else ""

@@ -4,46 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from weir.proxy.admin.exposition import Family
+from weir.proxy.admin.exposition import Family, counter, gauge
 from weir.quota.throttle import Throttle
 
 
 def partition_families(throttles: Iterable[Throttle]) -> Iterator[Family]:
     """Yield the families with a series for each partition. Their samples are read one by one, between fetches."""
     sides = list(throttles)
-    yield Family(
+    yield counter(
         "weir_partition_bytes",
-        "counter",
         "Record bytes of replica fetches, by partition.",
-        ("side", "topic", "partition"),
         (
             ((throttle.side, _text(topic), str(partition)), sizes[partition])
             for throttle in sides
             for topic, sizes in list(throttle.stats.partition_bytes.items())
             for partition in list(sizes)  # only the keys: 20,000 new pairs would take 3 ms
         ),
+        "side topic partition",
     )
-    yield Family(
+    yield gauge(
         "weir_replica_lag_seconds",
-        "gauge",
         "Since when a replica has not caught up with the high watermark (KIP-16).",
-        ("side", "topic", "partition", "replica"),
         (
             ((throttle.side, _text(row.topic), str(row.partition), str(row.replica)), round(row.lag_seconds, 3))
             for throttle in sides
             for row in throttle.lag.rows()
         ),
+        "side topic partition replica",
     )
-    yield Family(
+    yield gauge(
         "weir_replica_throttled",
-        "gauge",
         "1 for each replica that is behind, and that a quota in force holds to its rate.",
-        ("side", "topic", "partition", "replica"),
         (
             ((throttle.side, _text(topic), str(partition), str(replica)), 1)
             for throttle in sides
             for topic, partition, replica in throttle.held_to_a_rate()
         ),
+        "side topic partition replica",
     )
 
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from weir.proxy.admin.exposition import Family
+from weir.proxy.admin.exposition import Family, gauge
 from weir.proxy.admin.sources import ProcessStats
 from weir.proxy.loop_load import is_saturated
 
@@ -76,12 +76,11 @@ def digest(settings: object) -> str:
 def trouble_families(found: Mapping[str, str], digests: Mapping[str, str]) -> Iterator[Family]:
     """Yield the metrics of what was found, and of the settings that sidecars of a cluster should have in common."""
     yield trouble_family(found)
-    labels = ("limits", "quotas")
-    told = [(tuple(digests[name] for name in labels), 1)]
-    yield Family("weir_settings_info", "gauge", "Digests of limits and named quotas.", labels, told)
+    told = [((digests["limits"], digests["quotas"]), 1)]
+    yield gauge("weir_settings_info", "Digests of limits and named quotas.", told, "limits quotas")
 
 
 def trouble_family(found: Mapping[str, str]) -> Family:
     """Return the metric of what was found."""
-    rows = [((kind,), int(kind in found)) for kind in KINDS]
-    return Family("weir_trouble", "gauge", "1 while so: `weir status` tells the rest.", ("what",), rows)
+    so = {kind: int(kind in found) for kind in KINDS}
+    return gauge("weir_trouble", "1 while so: `weir status` tells the rest.", so, "what")

@@ -7,7 +7,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from typing import Any, Final
 
 from weir.lag.broker_ids import NO_BROKER
@@ -34,6 +34,7 @@ _LISTEN: Final = {4: Address("0.0.0.0", 0), 6: Address("::", 0)}  # noqa: S104 -
 DropConnections = Callable[..., str | None]
 
 
+@dataclass(eq=False, repr=False)
 class Capture:
     """One sidecar's capture, from `listen` to `close`.
 
@@ -44,49 +45,44 @@ class Capture:
     - While it is paused it is out of the path.
     - It steps out by letting new connections pass beside it, and closing those it carries between two requests.
 
-    `keys` has the TLS that it uses. `packet_filter` and `drop` are the kernel's and requirements.drop_connections, but
+    `keys` has the TLS that it uses. `_open_filter` and `_drop` are the kernel's and requirements.drop_connections, but
     for tests.
     """
 
-    def __init__(
-        self,
-        settings: CaptureTable,
-        broker_id: int,
-        relays: Mapping[SideName, Side],
-        log: EventLog,
-        packet_filter: Callable[[], PacketFilter] | None = None,
-        drop: DropConnections = drop_connections,
-        *,
-        keys: RouteKeys | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.settings = settings
-        self.listeners: list[Listener] = []
-        self.is_in = False
-        """Whether new connections are captured."""
-        self._broker_id = broker_id
-        self._relays = relays
-        self._sources = ReplicaSources(None)
-        self._open_filter = packet_filter
-        self._filter: PacketFilter | None = None
-        self._log = log
-        self._drop = drop
+    settings: CaptureTable
+    _broker_id: int
+    _relays: Mapping[SideName, Side]
+    _log: EventLog
+    _open_filter: Callable[[], PacketFilter] | None = None
+    _drop: DropConnections = drop_connections
+    _: KW_ONLY
+    keys: InitVar[RouteKeys | None] = None
+    clock: InitVar[Callable[[], float]] = time.monotonic
+    listeners: list[Listener] = field(default_factory=list)
+    is_in: bool = False
+    """Whether new connections are captured."""
+    _sources: ReplicaSources = field(default_factory=lambda: ReplicaSources(None))
+    _filter: PacketFilter | None = None
+    _rules: CaptureRules | None = None
+    _tracking: Tracking | None = None
+    _tracks_others: bool = True
+    _is_transparent: bool = True
+    _has_table: bool = False
+    _has_addresses: bool = False
+    _dropped: set[IPAddress] = field(default_factory=set)  # the peers whose direct connections were broken
+    _own: frozenset[IPAddress] = frozenset()
+    _peers: dict[IPAddress, int] = field(default_factory=dict)
+    _is_throttled: bool = False
+    _failure: str | None = None
+    _running: asyncio.Task[None] | None = None
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _turned: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self, keys: RouteKeys | None, clock: Callable[[], float]) -> None:
         self._ingress_tls: RouteTls = (None, None) if keys is None else keys.captured_ingress
         self._egress_tls: RouteTls = (None, None) if keys is None else keys.captured_egress
-        self._trial = TlsTrial(self._ingress_tls, relays["leader"].tls, mark_of(broker_id))
-        self._rules: CaptureRules | None = None
-        self._tracking: Tracking | None = None
-        self._tracks_others = True
-        self._is_transparent = True
-        self._has_table = self._has_addresses = False
-        self._dropped: set[IPAddress] = set()  # the peers whose direct connections were broken
-        self._own: frozenset[IPAddress] = frozenset()
-        self._peers: dict[IPAddress, int] = {}
-        self._is_throttled = False
-        self._failure: str | None = None
-        self._running: asyncio.Task[None] | None = None
-        self._changed, self._turned = asyncio.Event(), asyncio.Event()
-        self.pause = Pause(self._changed.set, log, clock)
+        self._trial = TlsTrial(self._ingress_tls, self._relays["leader"].tls, mark_of(self._broker_id))
+        self.pause = Pause(self._changed.set, self._log, clock)
 
     async def listen(self, inherited: MutableMapping[str, socket.socket] | None = None) -> list[Listener]:
         """Listen for captured connections, on free ports. Raises OSError; CaptureError for what the machine lacks.

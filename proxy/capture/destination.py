@@ -10,10 +10,10 @@ from weir.proxy.config.address import Address
 
 # linux/netfilter_ipv4.h: SO_ORIGINAL_DST; linux/netfilter_ipv6/ip6_tables.h: IP6T_SO_ORIGINAL_DST
 _ORIGINAL_DESTINATION: Final = 80
-_IPV4_SIZE: Final = struct.calcsize("!2xH4s8x")
-_IPV6_SIZE: Final = struct.calcsize("!2xH4x16s4x")
-
-
+_SOCKADDR: Final = {
+    socket.AF_INET: (socket.IPPROTO_IP, struct.Struct("!2xH4s8x")),
+    socket.AF_INET6: (socket.IPPROTO_IPV6, struct.Struct("!2xH4x16s4x")),
+}
 _SOL_IPV6: Final = 41
 _IP_TRANSPARENT: Final = {socket.AF_INET: (socket.SOL_IP, 19), socket.AF_INET6: (_SOL_IPV6, 75)}  # linux/in.h, in6.h
 
@@ -33,16 +33,9 @@ def original_destination(connection: socket.socket, listened: int) -> Address | 
         host, port = connection.getsockname()[:2]
         if port != listened:  # tproxy: the connection has the address that it wanted
             return Address(str(host), port)
-        if connection.family == socket.AF_INET6:
-            port, packed = struct.unpack(
-                "!2xH4x16s4x", connection.getsockopt(socket.IPPROTO_IPV6, _ORIGINAL_DESTINATION, _IPV6_SIZE)
-            )
-            found = Address(socket.inet_ntop(socket.AF_INET6, packed), port)
-        else:
-            port, packed = struct.unpack(
-                "!2xH4s8x", connection.getsockopt(socket.IPPROTO_IP, _ORIGINAL_DESTINATION, _IPV4_SIZE)
-            )
-            found = Address(socket.inet_ntop(socket.AF_INET, packed), port)
+        level, layout = _SOCKADDR[connection.family]
+        port, packed = layout.unpack(connection.getsockopt(level, _ORIGINAL_DESTINATION, layout.size))
+        found = Address(socket.inet_ntop(connection.family, packed), port)
     except OSError:
         return None
     return None if found == Address(str(host), listened) else found

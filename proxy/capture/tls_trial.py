@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass
 from typing import Final
 
 from weir.protocol.metadata import encode_api_versions_request
@@ -14,7 +16,7 @@ from weir.proxy.config.route_keys import RouteTls
 from weir.proxy.relay.connect import connect
 from weir.proxy.tls.ends import TlsClient
 from weir.proxy.tls.results import failed_by
-from weir.proxy.tls.stats import HandshakeResult, TlsStats
+from weir.proxy.tls.stats import LASTING_FAILURES, TlsStats
 
 LOOK_SECONDS: Final = 10.0
 """How often the broker is tried while the sidecar is in the path; each time is a handshake."""
@@ -28,13 +30,9 @@ GRACE_SECONDS: Final = 5.0
 
 _FIRST_PAUSE_SECONDS: Final = 60.0
 _LONGEST_PAUSE_SECONDS: Final = 3600.0
-_FOLLOWERS_FAULTS: Final[tuple[HandshakeResult, ...]] = (
-    *("certificate_expired", "unknown_ca", "no_certificate", "wrong_name", "not_strict"),
-    *("version", "refused_by_peer", "other"),
-)
-"""How a handshake ends that ends so again. Who speaks no TLS is no follower: the broker does."""
 
 
+@dataclass(eq=False)
 class TlsTrial:
     """Tries what followers need: that the broker takes this sidecar for itself, and the sidecar takes followers.
 
@@ -48,26 +46,21 @@ class TlsTrial:
     those since 1970.
     """
 
-    def __init__(
-        self,
-        tls: RouteTls,
-        stats: TlsStats,
-        mark: int | None,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
-    ) -> None:
+    tls: InitVar[RouteTls]
+    _stats: TlsStats
+    _mark: int | None
+    _clock: Callable[[], float] = time.monotonic
+    _now: Callable[[], float] = time.time
+    _next_look: float = -math.inf
+    _failures: int = 0
+    _pause: float = _FIRST_PAUSE_SECONDS
+    _out_until: float = -math.inf
+    _alone_since: float = math.inf  # while it is in, and no connection stands
+    _seen: tuple[int, int] = (0, 0)  # followers' handshakes: those that were done, and those that failed
+
+    def __post_init__(self, tls: RouteTls) -> None:
         self._server, self._client = tls
-        self._stats = stats
-        self._mark = mark
-        self._clock = clock
-        self._now = now
         self.trouble = None if self._client is None else "TLS with its own broker was not tried yet"
-        self._next_look = float("-inf")
-        self._failures = 0
-        self._pause = _FIRST_PAUSE_SECONDS
-        self._out_until = float("-inf")
-        self._alone_since = float("inf")  # while it is in, and no connection stands
-        self._seen = (0, 0)  # followers' handshakes: those that were done, and those that failed
 
     async def check(self, broker: Address, *, is_in: bool, has_links: bool) -> None:
         """Look at the broker, which listens at `broker`, if it is time to, and at what became of followers."""
@@ -133,5 +126,5 @@ class TlsTrial:
 
     def _handshakes(self) -> tuple[int, int]:
         counts = self._stats.handshakes
-        failed = sum(counts["leader", "client", result] for result in _FOLLOWERS_FAULTS)
+        failed = sum(counts["leader", "client", result] for result in LASTING_FAILURES)
         return counts["leader", "client", "ok"], failed

@@ -15,6 +15,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Collection
+from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -64,6 +65,7 @@ def legacy_tables(files: tuple[Path, ...] = _LEGACY) -> str | None:
     return None
 
 
+@dataclass(eq=False)
 class Tracking:
     """Decides whether the kernel tracks connections that are not captured, from one look to the next.
 
@@ -71,23 +73,18 @@ class Tracking:
     `open_filter` opens what others' rules are read with; `events` tells of rules that are added, None: nobody does.
     """
 
-    def __init__(
-        self,
-        tables: Collection[str],
-        open_filter: Callable[[], PacketFilter],
-        events: RuleEvents | None,
-        log: EventLog,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.needed_by: str | None = "not looked at yet"
-        """Whose rules need all connections tracked; None: nobody's do, and only those between brokers are."""
-        self._tables = tables
+    _tables: Collection[str]
+    open_filter: InitVar[Callable[[], PacketFilter]]
+    _events: RuleEvents | None
+    _log: EventLog
+    _clock: Callable[[], float] = time.monotonic
+    needed_by: str | None = "not looked at yet"
+    """Whose rules need all connections tracked; None: nobody's do, and only those between brokers are."""
+    _next_look: float = -math.inf
+    _added: bool = False
+
+    def __post_init__(self, open_filter: Callable[[], PacketFilter]) -> None:
         self._filter = open_filter()
-        self._events = events
-        self._log = log
-        self._clock = clock
-        self._next_look = -math.inf
-        self._added = False
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Call `callback` when rules were added."""

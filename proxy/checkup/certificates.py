@@ -9,7 +9,7 @@ from typing import Final
 from weir.proxy.checkup.findings import Finding, listed
 from weir.proxy.checkup.routes import World
 from weir.proxy.config.address import numeric_address
-from weir.proxy.config.tables import Config
+from weir.proxy.config.tables import Config, Egress
 from weir.proxy.tls.live_keys import LiveKeys
 
 _DAY: Final = 86_400
@@ -25,12 +25,14 @@ def certificate_findings(config: Config, all_keys: list[LiveKeys], world: World,
         days = (keys.keys.expires_at - now) / _DAY
         own = listed(keys.keys.names) if keys.keys.names else "no name"
         if days < 0:
-            yield Finding.fail(keys.name, f"the certificate expired {-days:.0f} days ago: put a new one into its files")
+            yield Finding(
+                "fail", keys.name, f"the certificate expired {-days:.0f} days ago: put a new one into its files"
+            )
         elif days < _SOON_DAYS:
             sentence = f"the certificate (for {own}) expires in {days:.0f} days: put a new one into its files"
-            yield Finding.warn(keys.name, sentence)
+            yield Finding("warn", keys.name, sentence)
         else:
-            yield Finding.ok(keys.name, f"the certificate (for {own}) is valid for {days:.0f} days")
+            yield Finding("ok", keys.name, f"the certificate (for {own}) is valid for {days:.0f} days")
         hosts = [host for field, host in names if field == keys.name]
         missing = [host for host in hosts if not any(fnmatchcase(host, one.casefold()) for one in keys.keys.names)]
         if missing:
@@ -38,18 +40,16 @@ def certificate_findings(config: Config, all_keys: list[LiveKeys], world: World,
                 f"the certificate is for {own}, and who connects here looks for {listed(missing)}: with host names"
                 " checked (ssl.endpoint.identification.algorithm) it is refused; issue one with that name"
             )
-            yield Finding.warn(keys.name, sentence)
+            yield Finding("warn", keys.name, sentence)
 
 
 def _names_wanted(config: Config, world: World) -> Iterator[tuple[str, str]]:
     """Yield the host by which those who connect know a listener that ends TLS, by the table of its keys."""
-    routes = [(f"ingress[{index}].tls", config.broker_id, route) for index, route in enumerate(config.ingress)]
-    wanted = [(field, broker_id, route.upstream) for field, broker_id, route in routes]
-    wanted += [(f"egress[{index}].tls", route.peer, route.upstream) for index, route in enumerate(config.egress)]
-    for field, broker_id, upstream in wanted:
-        told = world.seen[upstream].brokers.get(broker_id)
+    for path, route in config.routes:
+        broker_id = route.peer if isinstance(route, Egress) else config.broker_id
+        told = world.seen[route.upstream].brokers.get(broker_id)
         if told is not None and numeric_address(told.host) is None:
-            yield field, told.host.casefold()
+            yield f"{path}.tls", told.host.casefold()
     if config.capture is None or config.capture.peer_tls is None or world.teller is None:
         return
     for broker_id, broker in sorted(world.teller.brokers.items()):

@@ -13,27 +13,15 @@ Level = Literal["ok", "warn", "fail"]
 class Finding:
     """One thing that was looked at: `about` names it, as the configuration does where it can.
 
+    - `warn`: it may be meant, or could not be looked into.
+    - `fail`: with it the sidecar does not do what the configuration says.
+
     `sentence` says how it stands and, unless it is ok, what to do; it has no full stop.
     """
 
     level: Level
     about: str
     sentence: str
-
-    @classmethod
-    def ok(cls, about: str, sentence: str) -> Finding:
-        """Return a finding with which all is well."""
-        return cls("ok", about, sentence)
-
-    @classmethod
-    def warn(cls, about: str, sentence: str) -> Finding:
-        """Return a finding that may be meant, or that could not be looked into."""
-        return cls("warn", about, sentence)
-
-    @classmethod
-    def fail(cls, about: str, sentence: str) -> Finding:
-        """Return a finding with which the sidecar does not do what the configuration says."""
-        return cls("fail", about, sentence)
 
     def plain(self) -> dict[str, str]:
         """Return it as plain JSON values."""

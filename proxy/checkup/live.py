@@ -55,10 +55,8 @@ async def _look_at_all(
     keys = RouteKeys(config)
     access = _access(config, strict=config.strict_tls)
     wanted: dict[Address, TlsClient | None] = {}
-    for ingress, (_, client) in zip(config.ingress, keys.ingress, strict=True):
-        wanted.setdefault(ingress.upstream, client)
-    for egress, (_, client) in zip(config.egress, keys.egress, strict=True):
-        wanted.setdefault(egress.upstream, client)
+    for (_, route), (_, client) in zip(config.routes, [*keys.ingress, *keys.egress], strict=True):
+        wanted.setdefault(route.upstream, client)
     for server in config.cluster.bootstrap_servers if config.cluster is not None else ():
         wanted.setdefault(server, None)
     limit = asyncio.Semaphore(_AT_ONCE)

@@ -21,12 +21,10 @@ from weir.protocol.errors import ProtocolError
 from weir.protocol.metadata import (
     METADATA,
     MetadataTopic,
-    decode_api_versions,
     decode_cluster,
-    encode_api_versions_request,
     encode_metadata_request,
 )
-from weir.proxy.cluster.channel import CLIENT_ID, Channel, PlainChannel, metadata_version
+from weir.proxy.cluster.channel import CLIENT_ID, Channel, PlainChannel, metadata_version, versions_of
 from weir.proxy.cluster.kafka_channel import KafkaChannel
 from weir.proxy.cluster.metadata import describe
 from weir.proxy.cluster.upstream_probe import answers_tls
@@ -155,7 +153,7 @@ async def _greeted_in_tls(address: Address, tls: TlsClient) -> tuple[Seen, Chann
                 reason = f"it has the names {', '.join(names_in(certificate)) or 'none'}, and none of them is allowed"
                 return Seen(address=address, trouble="certificate", speaks_tls=True, reason=reason), None
             try:
-                return Seen(address=address, speaks_tls=True, apis=await _versions(channel)), channel
+                return Seen(address=address, speaks_tls=True, apis=await versions_of(channel)), channel
             except _Failure as error:
                 channel.close()
                 refused = os_error_reason(error) if isinstance(error, OSError) else "it closes the connection"
@@ -173,7 +171,7 @@ async def _opened(address: Address) -> tuple[Channel, Mapping[int, tuple[int, in
         async with asyncio.timeout(STEP_SECONDS):
             channel = PlainChannel(*await asyncio.open_connection(address.host, address.port))
             try:
-                return channel, await _versions(channel)
+                return channel, await versions_of(channel)
             except BaseException:
                 channel.close()
                 raise
@@ -202,7 +200,7 @@ async def _with_access(seen: Seen, access: Mapping[str, Any], topics: Collection
 async def _asked(seen: Seen, channel: Channel, topics: Collection[str]) -> Seen:
     try:
         async with asyncio.timeout(STEP_SECONDS):
-            apis = seen.apis or await _versions(channel)
+            apis = seen.apis or await versions_of(channel)
             seen = replace(seen, apis=apis, not_told="")
             version = metadata_version(*apis.get(METADATA, (0, -1)))
             if version is None:
@@ -221,11 +219,6 @@ async def _asked(seen: Seen, channel: Channel, topics: Collection[str]) -> Seen:
             return replace(seen, broker_id=broker_id, not_told=not_told, operations=await _operations(channel, apis))
     except _Failure:
         return replace(seen, not_told="it closes the connection when it is asked for its configuration")
-
-
-async def _versions(channel: Channel) -> dict[int, tuple[int, int]]:
-    answer = await channel.ask(lambda correlation_id: encode_api_versions_request(correlation_id, CLIENT_ID))
-    return decode_api_versions(*answer)
 
 
 async def _nearest(channel: Channel, gone: Iterable[str]) -> dict[str, str | None]:

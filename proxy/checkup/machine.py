@@ -28,7 +28,7 @@ _UNSYNCHRONISED: Final = 0x40  # STA_UNSYNC of linux/timex.h
 
 def version_finding(version: str) -> Finding:
     """Return what runs here."""
-    return Finding.ok("weir", f"{version}, Python {platform.python_version()}, Linux {platform.release()}")
+    return Finding("ok", "weir", f"{version}, Python {platform.python_version()}, Linux {platform.release()}")
 
 
 def way_findings(
@@ -41,28 +41,28 @@ def way_findings(
     why_not = _why_no_capture(open_filter, check)
     if config is None or config.capture is None:
         if why_not is None:
-            yield Finding.ok("capture", "possible here: [capture] needs no change to any broker")
+            yield Finding("ok", "capture", "possible here: [capture] needs no change to any broker")
         elif config is None:
-            yield Finding.warn("capture", f"not possible here: {why_not}; [[ingress]] and [[egress]] are")
+            yield Finding("warn", "capture", f"not possible here: {why_not}; [[ingress]] and [[egress]] are")
         else:
-            yield Finding.ok("capture", f"not used, and not possible here: {why_not}")
+            yield Finding("ok", "capture", f"not used, and not possible here: {why_not}")
     elif why_not is not None:
-        yield Finding.fail("capture", why_not)
+        yield Finding("fail", "capture", why_not)
     else:
         try:
             check_port(config.capture.port)
         except CaptureError as error:
-            yield Finding.fail("capture.port", str(error).removeprefix("capture.port: "))
+            yield Finding("fail", "capture.port", str(error).removeprefix("capture.port: "))
         else:
-            yield Finding.ok("capture", f"possible here, and a broker listens on port {config.capture.port}")
-    yield Finding.ok(
-        "listeners", "possible here: [[ingress]] and [[egress]] need listeners of brokers changed, and names"
+            yield Finding("ok", "capture", f"possible here, and a broker listens on port {config.capture.port}")
+    yield Finding(
+        "ok", "listeners", "possible here: [[ingress]] and [[egress]] need listeners of brokers changed, and names"
     )
     if ssl.HAS_TLSv1_3:
-        yield Finding.ok("tls", f"possible here, up to TLS 1.3 ({ssl.OPENSSL_VERSION})")
+        yield Finding("ok", "tls", f"possible here, up to TLS 1.3 ({ssl.OPENSSL_VERSION})")
     else:
         sentence = f'{ssl.OPENSSL_VERSION} has no TLS 1.3: set least_version = "1.2" wherever there are keys'
-        yield Finding.warn("tls", sentence)
+        yield Finding("warn", "tls", sentence)
 
 
 def rules_findings(open_filter: Callable[[], PacketFilter] = Nftables) -> Iterator[Finding]:
@@ -73,10 +73,10 @@ def rules_findings(open_filter: Callable[[], PacketFilter] = Nftables) -> Iterat
         for name in tables:
             # the kernel removes a table that has an owner when its owner ends
             if "flags owner" in packet_filter.run(f"list table inet {name}"):
-                yield Finding.ok("capture rules", f"{name} belongs to a sidecar that runs")
+                yield Finding("ok", "capture rules", f"{name} belongs to a sidecar that runs")
             else:
                 sentence = f"{name} stands alone, and leads connections to nobody: weir capture remove takes it away"
-                yield Finding.warn("capture rules", sentence)
+                yield Finding("warn", "capture rules", sentence)
     except NftError:
         return
 
@@ -130,26 +130,26 @@ def process_findings(config: Config | None, process: Process) -> Iterator[Findin
     """Yield what is found of the user and of the limit of descriptors."""
     who = "the sidecar" if process.is_sidecar else "who asks now"
     if process.user:
-        yield Finding.ok("user", f"{who} is not root")
+        yield Finding("ok", "user", f"{who} is not root")
     elif config is not None and config.capture is not None:
-        yield Finding.ok(
-            "user", f"{who} is root; of what root may do a sidecar keeps CAP_NET_ADMIN alone, for [capture]"
+        yield Finding(
+            "ok", "user", f"{who} is root; of what root may do a sidecar keeps CAP_NET_ADMIN alone, for [capture]"
         )
     else:
         sentence = f"{who} is root, and a sidecar without [capture] needs none of it: run it as a user of its own"
-        yield Finding.warn("user", sentence)
+        yield Finding("warn", "user", sentence)
     hard = process.descriptors
     most = (Limits() if config is None else config.limits).max_connections
     if hard == resource.RLIM_INFINITY or hard >= descriptors_for(most):
-        yield Finding.ok(
-            "descriptors", f"enough for the {most} connections of limits.max_connections, which take two each"
+        yield Finding(
+            "ok", "descriptors", f"enough for the {most} connections of limits.max_connections, which take two each"
         )
         return
     sentence = (
         f"{hard} at most, enough for {connections_with(hard)} connections, which take two each, and"
         f" limits.max_connections is {most}: raise LimitNOFILE (systemd) or ulimit -Hn to {descriptors_for(most)}"
     )
-    yield Finding.warn("descriptors", sentence)
+    yield Finding("warn", "descriptors", sentence)
 
 
 def tracking_findings(
@@ -163,9 +163,9 @@ def tracking_findings(
     who = "" if needed is None else f"; {needed}: for this all connections are tracked, not those between brokers alone"
     if is_full(connections):
         sentence = f"{told}, and packets of connections above are dropped: raise net.netfilter.nf_conntrack_max"
-        yield Finding.fail("conntrack", f"{sentence} ({RUNBOOK}){who}")
+        yield Finding("fail", "conntrack", f"{sentence} ({RUNBOOK}){who}")
     else:
-        yield Finding.ok("conntrack", f"{told}{who}")
+        yield Finding("ok", "conntrack", f"{told}{who}")
 
 
 def _tracking_needed_by(open_filter: Callable[[], PacketFilter]) -> str | None:
@@ -212,16 +212,18 @@ def clock_findings(is_synchronised: bool | None, ahead: Mapping[str, float]) -> 
             "the kernel says that nobody keeps this machine's clock: certificates, leases and samples go by it;"
             " start chrony or systemd-timesyncd (in a container it is the host's)"
         )
-        yield Finding.warn("clock", sentence)
+        yield Finding("warn", "clock", sentence)
     elif is_synchronised:
-        yield Finding.ok("clock", "the kernel says that it is kept")
+        yield Finding("ok", "clock", "the kernel says that it is kept")
     apart = {name: seconds for name, seconds in ahead.items() if abs(seconds) > _MOST_SECONDS_APART}
     for name, seconds in sorted(apart.items()):
         way = "ahead of" if seconds > 0 else "behind"
-        yield Finding.warn("clock", f"the machine of {name} is {abs(seconds):.0f} s {way} this one: set one of the two")
+        yield Finding(
+            "warn", "clock", f"the machine of {name} is {abs(seconds):.0f} s {way} this one: set one of the two"
+        )
     if ahead and not apart:
-        yield Finding.ok("clock", f"{listed(sorted(ahead))} agree within {_MOST_SECONDS_APART:g} s")
+        yield Finding("ok", "clock", f"{listed(sorted(ahead))} agree within {_MOST_SECONDS_APART:g} s")
     elif not ahead:
-        yield Finding.ok(
-            "clock", "Kafka's protocol does not tell a broker's, and no other sidecar answers here to compare"
+        yield Finding(
+            "ok", "clock", "Kafka's protocol does not tell a broker's, and no other sidecar answers here to compare"
         )

@@ -30,7 +30,7 @@ def readable_findings(
                 f"{path} can be read by other users alone, and a sidecar that captures gives up root's right to read"
                 f" them: give it to user {process.user}, or to a group of that user that may read it"
             )
-            yield Finding.fail(about, sentence)
+            yield Finding("fail", about, sentence)
 
 
 def _may_read(path: Path, user: int, groups: Collection[int]) -> bool:

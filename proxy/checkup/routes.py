@@ -88,7 +88,7 @@ def _captured(config: Config, world: World) -> Iterator[Finding]:
             f"{own.port} is what broker {config.broker_id} advertises where [cluster] bootstrap_servers lead, and"
             f" {capture.port} is captured: name servers at the captured port, as another one may have other addresses"
         )
-        yield Finding.warn("capture.port", sentence)
+        yield Finding("warn", "capture.port", sentence)
 
 
 def _upstream(
@@ -97,22 +97,22 @@ def _upstream(
     about, upstream = f"{path}.upstream", route.upstream
     trouble = _trouble(path, route, seen)
     if trouble is not None:
-        yield Finding.fail(about, trouble)
+        yield Finding("fail", about, trouble)
     elif seen.is_controller:
         sentence = f"{upstream} is a controller's listener: give the port of the listener between brokers"
-        yield Finding.fail(about, sentence)
+        yield Finding("fail", about, sentence)
     elif seen.speaks_tls and route.tls is None and route.upstream_tls is None and not seen.apis:
-        yield Finding.warn(about, f"{upstream} speaks TLS, which passes as it is: {_opaque(path, route)}")
+        yield Finding("warn", about, f"{upstream} speaks TLS, which passes as it is: {_opaque(path, route)}")
     elif seen.broker_id is None:
         sentence = (
             f"{upstream} answers, but whether it is broker {expected} is not known: {seen.not_told}; [cluster]"
             " properties gives the credentials to ask with"
         )
-        yield Finding.warn(about, sentence)
+        yield Finding("warn", about, sentence)
     elif seen.broker_id == expected:
-        yield Finding.ok(about, f"{upstream} is broker {expected}")
+        yield Finding("ok", about, f"{upstream} is broker {expected}")
     else:
-        yield Finding.fail(about, _wrong_broker(config, world, route, seen.broker_id, expected))
+        yield Finding("fail", about, _wrong_broker(config, world, route, seen.broker_id, expected))
 
 
 def _opaque(path: str, route: Ingress | Egress) -> str:
@@ -186,27 +186,27 @@ def _advertised(config: Config, world: World, path: str, route: Ingress, own: Br
             f"broker {config.broker_id} advertises {shown}, which is itself: its followers pass beside the sidecar;"
             f" let advertised.listeners lead to {route.listen}"
         )
-        return Finding.fail(about, sentence)
+        return Finding("fail", about, sentence)
     if where and (reason := world.silent.get(shown)) is not None:  # followers may know a name that is not known here
         sentence = (
             f"broker {config.broker_id} advertises {shown}, where nobody answers ({reason}): its followers get nothing;"
             " start the sidecar, or mend the name (docs/operations.md#when-a-sidecar-dies)"
         )
-        return Finding.fail(about, sentence)
+        return Finding("fail", about, sentence)
     if not at_port:
         sentence = (
             f"broker {config.broker_id} advertises {shown}, and no ingress listens on port {own.port}: its followers do"
             f" not come here; let advertised.listeners lead to {route.listen}"
         )
-        return Finding.fail(about, sentence)
+        return Finding("fail", about, sentence)
     if not any(leads_to(where, other.listen) for other in at_port):
         here = listed(sorted(map(str, where))) if where else "nowhere"
         sentence = (
             f"broker {config.broker_id} advertises {shown}, which leads to {here} from this machine, and not to"
             f" {listed(other.listen for other in at_port)}: make sure that on the peers it leads to this listener"
         )
-        return Finding.warn(about, sentence)
-    return Finding.ok(about, f"broker {config.broker_id} advertises {shown}, which leads here")
+        return Finding("warn", about, sentence)
+    return Finding("ok", about, f"broker {config.broker_id} advertises {shown}, which leads here")
 
 
 def _led_here(world: World, path: str, route: Egress, peer: Broker) -> Finding:
@@ -217,7 +217,7 @@ def _led_here(world: World, path: str, route: Egress, peer: Broker) -> Finding:
             f"broker {route.peer} advertises {shown}, and this listener has port {route.listen.port}: this broker"
             f" fetches past it; listen on port {peer.port}"
         )
-        return Finding.fail(about, sentence)
+        return Finding("fail", about, sentence)
     where = world.broker_resolves(peer.host)
     if not leads_to(where, route.listen):
         here = listed(sorted(map(str, where))) if where else "nowhere"
@@ -226,8 +226,8 @@ def _led_here(world: World, path: str, route: Egress, peer: Broker) -> Finding:
             f" {route.listen}: this broker fetches past the sidecar; let {peer.host} lead to {route.listen.host} here"
             " (if the broker has a hosts file of its own, name it with --hosts-file)"
         )
-        return Finding.fail(about, sentence)
-    return Finding.ok(about, f"broker {route.peer} advertises {shown}, which leads here")
+        return Finding("fail", about, sentence)
+    return Finding("ok", about, f"broker {route.peer} advertises {shown}, which leads here")
 
 
 def _fetch_versions(path: str, seen: Seen) -> Iterator[Finding]:
@@ -238,9 +238,9 @@ def _fetch_versions(path: str, seen: Seen) -> Iterator[Finding]:
             f"the broker knows Fetch up to v{newest}, and this weir up to v{_LAST_FETCH}: if its followers use a newer"
             ' one, they pass unthrottled (weir_passthrough_total{reason="fetch_version"} tells); look for a newer weir'
         )
-        yield Finding.warn(about, sentence)
+        yield Finding("warn", about, sentence)
     else:
-        yield Finding.ok(about, f"the broker knows Fetch v{oldest} to v{newest}, all of which are understood")
+        yield Finding("ok", about, f"the broker knows Fetch v{oldest} to v{newest}, all of which are understood")
 
 
 def _cluster_action(path: str, route: Ingress, seen: Seen) -> Iterator[Finding]:
@@ -250,13 +250,13 @@ def _cluster_action(path: str, route: Ingress, seen: Seen) -> Iterator[Finding]:
     about = f"{path}.upstream"
     who = "this sidecar's certificate" if route.upstream_tls is not None else "whoever connects there unauthenticated"
     if seen.operations >> CLUSTER_ACTION & 1:
-        yield Finding.ok(about, f"{who} has ClusterAction, which fetches of replicas need")
+        yield Finding("ok", about, f"{who} has ClusterAction, which fetches of replicas need")
     elif route.upstream_tls is not None or not seen.speaks_tls:
         sentence = (
             f"{who} has no ClusterAction, so the broker refuses fetches of replicas: allow it with kafka-acls --add"
             " --cluster --operation ClusterAction, or make its principal a super user"
         )
-        yield Finding.fail(about, sentence)
+        yield Finding("fail", about, sentence)
 
 
 def _servers(config: Config, world: World) -> Iterator[Finding]:
@@ -267,7 +267,7 @@ def _servers(config: Config, world: World) -> Iterator[Finding]:
     level: Level = "warn" if any(seen.brokers for seen in found.values()) else "fail"
     for server, seen in found.items():
         if seen.brokers:
-            yield Finding.ok(about, f"{server} tells of {len(seen.brokers)} brokers: {listed(sorted(seen.brokers))}")
+            yield Finding("ok", about, f"{server} tells of {len(seen.brokers)} brokers: {listed(sorted(seen.brokers))}")
             continue
         if seen.is_controller:
             reason = "it is a controller's listener; name a broker's"
@@ -286,16 +286,16 @@ def _ids(config: Config, world: World) -> Iterator[Finding]:
     there = listed(sorted(teller.brokers))
     if config.broker_id not in teller.brokers:
         sentence = f"no broker that runs has the id {config.broker_id} ({there}): correct it, or start that broker"
-        yield Finding.fail("broker_id", sentence)
+        yield Finding("fail", "broker_id", sentence)
     for index, egress in enumerate(config.egress):
         if egress.peer not in teller.brokers:
             sentence = f"no broker that runs has the id {egress.peer} ({there}): correct it, or start that broker"
-            yield Finding.fail(f"egress[{index}].peer", sentence)
+            yield Finding("fail", f"egress[{index}].peer", sentence)
     peers = {egress.peer for egress in config.egress}
     left_out = sorted(set(teller.brokers) - peers - {config.broker_id})
     if peers and left_out:
         sentence = f"{listed(left_out)} have no egress: what this broker fetches from there is not its quota's"
-        yield Finding.warn("egress", sentence if len(left_out) > 1 else sentence.replace(" have ", " has ", 1))
+        yield Finding("warn", "egress", sentence if len(left_out) > 1 else sentence.replace(" have ", " has ", 1))
 
 
 def _topics(world: World) -> Iterator[Finding]:
@@ -303,6 +303,6 @@ def _topics(world: World) -> Iterator[Finding]:
     for name, nearest in sorted(teller.missing.items()) if teller is not None else ():
         about = f"throttle.topics.{name}"
         if nearest is None:
-            yield Finding.warn(about, f"there is no topic {name}: nothing of it is throttled until there is one")
+            yield Finding("warn", about, f"there is no topic {name}: nothing of it is throttled until there is one")
         else:
-            yield Finding.fail(about, f"there is no topic {name}: did you mean {nearest}?")
+            yield Finding("fail", about, f"there is no topic {name}: did you mean {nearest}?")

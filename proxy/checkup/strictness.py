@@ -43,7 +43,7 @@ def gap_findings(gaps: Mapping[Address, str]) -> Iterator[Finding]:
     """Yield what is wrong with the certificates that others show: `gaps` has what `peer_gap` returned."""
     for reason in dict.fromkeys(gaps.values()):
         about = listed(address for address, gap in gaps.items() if gap == reason)
-        yield Finding.warn(about, gap_sentence(reason, is_strict=False))
+        yield Finding("warn", about, gap_sentence(reason, is_strict=False))
 
 
 def gap_sentence(reason: str, *, is_strict: bool) -> str:

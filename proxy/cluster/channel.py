@@ -67,10 +67,15 @@ class Channel(Protocol):
         """Send the request that `question` makes for a correlation id, size included. Returns the response."""
 
 
+async def versions_of(channel: Channel) -> dict[int, tuple[int, int]]:
+    """Ask the broker for its oldest and newest version of each request, by api_key."""
+    answer = await channel.ask(lambda correlation_id: encode_api_versions_request(correlation_id, CLIENT_ID))
+    return decode_api_versions(*answer)
+
+
 async def agreed_metadata_version(channel: Channel) -> int | None:
     """Ask the broker for its versions, and return the one to use for Metadata; None where there is none."""
-    answer = await channel.ask(lambda correlation_id: encode_api_versions_request(correlation_id, CLIENT_ID))
-    return metadata_version(*decode_api_versions(*answer).get(METADATA, (0, -1)))
+    return metadata_version(*(await versions_of(channel)).get(METADATA, (0, -1)))
 
 
 def metadata_version(oldest: int, newest: int) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from weir.proxy.cluster.channel import Channel
@@ -86,6 +86,7 @@ class Questions(NamedTuple):
     begin: Callable[[], None]
 
 
+@dataclass(eq=False)
 class ClusterClient:
     """Asks the cluster in rounds, from `start` to `close`. `clock` gives monotonic seconds.
 
@@ -93,32 +94,27 @@ class ClusterClient:
     failed the polls wait, each time for longer. `takers` are given what has changed of the view.
     """
 
-    def __init__(
-        self,
-        connections: BrokerConnections,
-        questions: Questions,
-        events: Events,
-        log: EventLog,
-        stats: PollStats,
-        clock: Callable[[], float],
-        takers: Takers,
-    ) -> None:
-        self.view = NOTHING
-        self.connections = connections
-        self.log = log
-        self.stats = stats
-        self.clock = clock
-        self.has_topic_ids = True
-        """Whether the server that answered last has topic ids."""
+    connections: BrokerConnections
+    questions: InitVar[Questions]
+    events: InitVar[Events]
+    log: EventLog
+    stats: PollStats
+    clock: Callable[[], float]
+    takers: InitVar[Takers]
+    view: ClusterView = NOTHING
+    has_topic_ids: bool = True
+    """Whether the server that answered last has topic ids."""
+    _failed_at: float = 0.0
+    _retry_seconds: float = 0.0  # 0 unless the last round that asked something failed
+    _answered: bool = False
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _running: asyncio.Task[None] | None = None
+
+    def __post_init__(self, questions: Questions, events: Events, takers: Takers) -> None:
         self._polls, self._follower, self._begin_round = questions
         self._takers: dict[str, Callable[[Any], None]] = takers._asdict()
         self._taken = {name: getattr(self.view, name) for name in self._takers}
-        self._outage = Outage(events, log)
-        self._failed_at = 0.0
-        self._retry_seconds = 0.0  # 0 unless the last round that asked something failed
-        self._answered = False
-        self._wake = asyncio.Event()
-        self._running: asyncio.Task[None] | None = None
+        self._outage = Outage(events, self.log)
         for poll in self._polls:
             self.stats.known(poll.what)
 

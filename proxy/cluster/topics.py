@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from weir.proxy.cluster.channel import NoTopicIds
@@ -24,6 +24,7 @@ LearnMinIsr = Callable[[ClusterClient, Collection[bytes]], Awaitable[None]]
 """Publishes `min.insync.replicas` of these topics, where it is time to ask for it."""
 
 
+@dataclass(eq=False)
 class TopicPoll(Poll):
     """Asks for throttled topics, and those with replicas that look as if they were removed, every `poll_seconds`.
 
@@ -33,23 +34,16 @@ class TopicPoll(Poll):
 
     what = "topics"
 
-    def __init__(
-        self,
-        wants: Wants,
-        names: TopicNames,
-        removed: RemovedReplicas,
-        clock: Callable[[], float],
-        poll_seconds: float = DEFAULT_POLL_SECONDS,
-        learn_min_isr: LearnMinIsr | None = None,
-    ) -> None:
-        self._wants = wants
-        self._names = names
-        self._removed = removed
-        self._clock = clock
-        self._poll_seconds = poll_seconds
-        self._learn_min_isr = learn_min_isr
-        self._at = clock()
-        self.longest_retry = MAX_IDLE_RETRY_SECONDS if learn_min_isr is None else poll_seconds
+    _wants: Wants
+    _names: TopicNames
+    _removed: RemovedReplicas
+    _clock: Callable[[], float]
+    _poll_seconds: float = DEFAULT_POLL_SECONDS
+    _learn_min_isr: LearnMinIsr | None = None
+
+    def __post_init__(self) -> None:
+        self._at = self._clock()
+        self.longest_retry = MAX_IDLE_RETRY_SECONDS if self._learn_min_isr is None else self._poll_seconds
 
     def due_now(self) -> None:
         """Make it due in the next round."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import InitVar, dataclass, field
 from functools import cache
 
 from weir.access.tls_contexts import client_context
@@ -27,6 +29,7 @@ _WHAT = "upstream"
 _READ_BYTES = 65536
 
 
+@dataclass(eq=False)
 class UpstreamProbe:
     """Checks all addresses at once, at most once in CACHE_SECONDS. `clock` gives monotonic seconds.
 
@@ -34,23 +37,19 @@ class UpstreamProbe:
     the upstream accepts any.
     """
 
-    def __init__(
-        self,
-        addresses: Iterable[Address],
-        clock: Callable[[], float] = time.monotonic,
-        stats: PollStats | None = None,
-        tls: Mapping[Address, TlsClient] | None = None,
-    ) -> None:
-        self._secured = {} if tls is None else dict(tls)
-        self._stats = PollStats() if stats is None else stats
+    addresses: InitVar[Iterable[Address]]
+    _clock: Callable[[], float] = time.monotonic
+    _stats: PollStats = field(default_factory=PollStats)
+    tls: Mapping[Address, TlsClient] = field(default_factory=dict)
+    _speaks_tls: set[Address] = field(default_factory=set)  # of those where TLS passes as it is
+    _moved: dict[Address, int] = field(default_factory=dict)  # bytes of the check under way, without those of TLS
+    _probed_at: float = -math.inf
+    _failures: dict[Address, str | None] = field(default_factory=dict)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self, addresses: Iterable[Address]) -> None:
         self._stats.known(_WHAT)
         self._addresses = tuple(dict.fromkeys(addresses))
-        self._clock = clock
-        self._tls: set[Address] = set()
-        self._moved: dict[Address, int] = {}  # bytes of the check under way, without those of TLS
-        self._probed_at = float("-inf")
-        self._failures: dict[Address, str | None] = {}
-        self._lock = asyncio.Lock()
 
     async def failures(self) -> list[str]:
         """Return one sentence for each address that does not answer."""
@@ -91,23 +90,23 @@ class UpstreamProbe:
         return f"upstream {address} closes connections without an answer"
 
     async def _answers(self, address: Address) -> bool:
-        if address in self._secured:
+        if address in self.tls:
             return await self._answers_api_versions(address)
-        if address not in self._tls:
+        if address not in self._speaks_tls:
             if await self._answers_api_versions(address):
                 return True
             # a TLS listener closes the connection on plaintext
             if not await answers_tls(address):
                 return False
-            self._tls.add(address)
+            self._speaks_tls.add(address)
             return True
         if await answers_tls(address):
             return True
-        self._tls.discard(address)
+        self._speaks_tls.discard(address)
         return False
 
     async def _answers_api_versions(self, address: Address) -> bool:
-        secured = self._secured.get(address)
+        secured = self.tls.get(address)
         if secured is None:
             reader, writer = await asyncio.open_connection(address.host, address.port)
         else:

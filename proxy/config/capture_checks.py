@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weir.proxy.config.reader import ConfigError
-from weir.proxy.config.tables import CaptureTable, Config
+from weir.proxy.config.tables import CaptureTable, Config, Ingress
 
 
 def check_capture(config: Config) -> None:
@@ -15,13 +15,10 @@ def check_capture(config: Config) -> None:
         raise ConfigError("capture", "needs [cluster] bootstrap_servers: the cluster tells the brokers' addresses")
     if not capture.sides:
         raise ConfigError("capture.sides", 'is empty: nothing would be captured; leave it out, or name "leader"')
-    upstreams = [("ingress", "leader", index, route.upstream) for index, route in enumerate(config.ingress)]
-    upstreams += [("egress", "follower", index, route.upstream) for index, route in enumerate(config.egress)]
-    for kind, side, index, upstream in upstreams:
-        if upstream.port == capture.port and side in capture.sides:
-            raise ConfigError(
-                f"{kind}[{index}].upstream", f"has the captured port {capture.port}: choose one of the two ways"
-            )
+    for path, route in config.routes:
+        side = "leader" if isinstance(route, Ingress) else "follower"
+        if route.upstream.port == capture.port and side in capture.sides:
+            raise ConfigError(f"{path}.upstream", f"has the captured port {capture.port}: choose one of the two ways")
     _check_tls(config, capture)
 
 

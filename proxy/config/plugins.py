@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Any, Final
 
@@ -25,13 +26,9 @@ def find_limiter(name: str) -> tuple[Callable[[], RateLimiter], list[Option]]:
     sys.exit() in it too, means that it cannot be used: limits are also set while the sidecar runs.
     """
     found = BUILT_IN.get(name) or _announced(name) or _imported(name)
-    try:
+    with _not_found(f'"{name}" cannot be used'):
         options = list(found().config())
         names = [option.name for option in options]
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise LimiterNotFound(f'"{name}" cannot be used: {_shown(error)}') from error
     if not all(isinstance(one, str) for one in names):
         raise LimiterNotFound(f'"{name}" cannot be used: the name of an option is no text')
     return found, options
@@ -39,13 +36,9 @@ def find_limiter(name: str) -> tuple[Callable[[], RateLimiter], list[Option]]:
 
 def _announced(name: str) -> Callable[[], RateLimiter] | None:
     for point in entry_points(group=ENTRY_POINTS, name=name):
-        try:
+        with _not_found(f'"{name}" cannot be loaded'):
             found: Callable[[], RateLimiter] = point.load()
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            raise LimiterNotFound(f'"{name}" cannot be loaded: {_shown(error)}') from error
-        return found
+            return found
     return None
 
 
@@ -54,16 +47,23 @@ def _imported(name: str) -> Callable[[], RateLimiter]:
     if not dot:
         known = sorted({*BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINTS))})
         raise LimiterNotFound(f'"{name}" is not known here; known are {", ".join(known)}, and dotted names of classes')
-    try:
+    with _not_found(f'"{name}" cannot be loaded'):
         found: Any = getattr(importlib.import_module(module), attribute)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise LimiterNotFound(f'"{name}" cannot be loaded: {_shown(error)}') from error
     if not callable(found):
         raise LimiterNotFound(f'"{name}" cannot be used: it is no class')
     made: Callable[[], RateLimiter] = found
     return made
+
+
+@contextmanager
+def _not_found(why: str) -> Iterator[None]:
+    """Within the block, turn whatever is raised into LimiterNotFound."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise LimiterNotFound(f"{why}: {_shown(error)}") from error
 
 
 def _shown(error: BaseException) -> str:

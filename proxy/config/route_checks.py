@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import socket
 
-from weir.proxy.config.address import Address, IPAddress, numeric_address
+from weir.proxy.config.address import IPAddress, numeric_address
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.tables import Config
 
@@ -18,11 +18,13 @@ def check_routes(config: Config) -> None:
     if not config.ingress and not config.egress and config.capture is None:
         raise ConfigError("ingress", "is missing, and so are egress and capture: the sidecar would have nothing to do")
     _check_peers(config)
-    listeners = _listeners(config)
+    listeners = [(f"{path}.listen", route.listen) for path, route in config.routes]
+    listeners.append(("admin.listen", config.admin.listen))
     for (first_field, first), (field, second) in itertools.combinations(listeners, 2):
         if first.port != 0 and first.port == second.port and _overlap(first.host, second.host):
             raise ConfigError(field, f"{second} is taken by {first_field} ({first})")
-    for field, upstream in _upstreams(config):
+    for path, route in config.routes:
+        field, upstream = f"{path}.upstream", route.upstream
         if upstream.port == 0:
             raise ConfigError(field, "has port 0: an upstream's port must be given")
         if _is_wildcard(upstream.host):
@@ -43,17 +45,6 @@ def _check_peers(config: Config) -> None:
         if route.peer in seen:
             raise ConfigError(field, f"{route.peer} already has egress[{seen[route.peer]}]: one listener for each peer")
         seen[route.peer] = index
-
-
-def _listeners(config: Config) -> list[tuple[str, Address]]:
-    listeners = [(f"ingress[{index}].listen", route.listen) for index, route in enumerate(config.ingress)]
-    listeners += [(f"egress[{index}].listen", route.listen) for index, route in enumerate(config.egress)]
-    return [*listeners, ("admin.listen", config.admin.listen)]
-
-
-def _upstreams(config: Config) -> list[tuple[str, Address]]:
-    upstreams = [(f"ingress[{index}].upstream", route.upstream) for index, route in enumerate(config.ingress)]
-    return upstreams + [(f"egress[{index}].upstream", route.upstream) for index, route in enumerate(config.egress)]
 
 
 def _overlap(host: str, listening_host: str) -> bool:

@@ -7,10 +7,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, field
 
-from weir.protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
+from weir.protocol.request_stream import DEFAULT_FETCH_SIZE_LIMIT
 from weir.proxy.config.address import Address, Network
 from weir.proxy.config.client_limits import ClientLimitTable
-from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.tls import (
     AdminTlsTable,
     ClientTlsTable,
@@ -32,28 +31,6 @@ from weir.quota.setting_names import (
 )
 from weir.quota.settings import SideName
 from weir.quota.throttled_replicas import ThrottledReplicas
-
-__all__ = [
-    "DEFAULT_ADMIN",
-    "SIDES",
-    "Admin",
-    "CaptureTable",
-    "Cluster",
-    "Config",
-    "ConfigError",
-    "Egress",
-    "Export",
-    "Fetch",
-    "Ingress",
-    "KafkaExport",
-    "LeaseTable",
-    "Limits",
-    "Log",
-    "Quota",
-    "QuotaTable",
-    "ThrottleTable",
-    "TopicThrottle",
-]
 
 SIDES: tuple[SideName, SideName] = ("leader", "follower")
 
@@ -337,6 +314,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     export: Export | None = None
     log: Log = Log()
     throttle: ThrottleTable = field(default_factory=ThrottleTable)
+
+    @property
+    def routes(self) -> list[tuple[str, Ingress | Egress]]:
+        """All routes, each with its path in the file."""
+        found: list[tuple[str, Ingress | Egress]] = [(f"ingress[{at}]", one) for at, one in enumerate(self.ingress)]
+        return found + [(f"egress[{at}]", one) for at, one in enumerate(self.egress)]
 
     @property
     def sidecar_tls(self) -> SidecarTlsTable | None:

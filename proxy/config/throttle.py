@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from weir.proxy.config.reader import ConfigError, join
-from weir.proxy.config.tables import Cluster, Config, QuotaTable, ThrottleTable
+from weir.proxy.config.tables import SIDES, Cluster, Config, ThrottleTable
 from weir.quota.scopes import Matching, Reassigned, Recovering
 from weir.quota.setting_names import FOLLOWER_REASSIGNMENT_RATE, LEADER_REASSIGNMENT_RATE
 from weir.quota.settings import LEAST_SHARE, REASSIGNMENT, RECOVERY, UNTOLD, QuotaSettings, SideName, ThrottleSettings
@@ -58,28 +58,26 @@ def wants_brokers(table: ThrottleTable) -> bool:
     return any(quota.kept_at == "leaders" for quota in table.quotas)
 
 
-def throttle_settings(
-    config: Config, table: ThrottleTable, side: SideName, followers: Collection[int] = ()
-) -> ThrottleSettings:
-    """Return what `table` and the file's other tables set for one side's throttle.
+def settings_of_sides(
+    config: Config, table: ThrottleTable, followers: Collection[int] = ()
+) -> dict[SideName, ThrottleSettings]:
+    """Return what `table` and the file's other tables set for each side's throttle.
 
     `followers` are the brokers that a quota which is kept at the leaders is for, where it does not name them.
     """
-    if side == "leader":
-        rate, reassignment, recovery = table.leader_rate, table.leader_reassignment_rate, table.leader_recovery_rate
-        replicas = {name: topic.leader_replicas for name, topic in table.topics.items() if topic.leader_replicas}
-    else:
-        rate, reassignment, recovery = (
-            table.follower_rate,
-            table.follower_reassignment_rate,
-            table.follower_recovery_rate,
-        )
-        replicas = {name: topic.follower_replicas for name, topic in table.topics.items() if topic.follower_replicas}
+    return {side: _settings(config, table, side, followers) for side in SIDES}
+
+
+def _settings(config: Config, table: ThrottleTable, side: SideName, followers: Collection[int]) -> ThrottleSettings:
+    lists = ((name, getattr(topic, f"{side}_replicas")) for name, topic in table.topics.items())
     spares = table.under_min_isr != "throttled"
-    standing = (REASSIGNMENT, reassignment, Reassigned(spares)), (RECOVERY, recovery, Recovering(spares))
+    standing = (
+        (REASSIGNMENT, getattr(table, f"{side}_reassignment_rate"), Reassigned(spares)),
+        (RECOVERY, getattr(table, f"{side}_recovery_rate"), Recovering(spares)),
+    )
     return ThrottleSettings(
-        rate=rate,
-        replicas=replicas,
+        rate=getattr(table, f"{side}_rate"),
+        replicas={name: replicas for name, replicas in lists if replicas},
         quotas=(
             *(QuotaSettings(name, of_all, scope) for name, of_all, scope in standing if of_all is not None),
             *_scoped_quotas(config, table, side, followers),
@@ -100,25 +98,16 @@ def _scoped_quotas(
 ) -> Iterator[QuotaSettings]:
     """Yield a side's quotas. What leaders keep for followers is the leader's side's, a quota for each follower."""
     for quota in table.quotas:
+        racks = None if quota.racks is None else frozenset(quota.racks)
         if quota.kept_at == "here":
             if quota.side == side:
-                yield _scoped_quota(quota)
+                peers = None if quota.peers is None else frozenset(quota.peers)
+                scope = Matching(peers, racks, quota.topics)
+                yield QuotaSettings(quota.name, quota.rate, scope, quota.mode == "observe")
         elif side == "leader":
-            racks = None if quota.racks is None else frozenset(quota.racks)
             if quota.peers is None and not followers:  # the brokers are not known yet: all may be followers
                 scope = Matching(None, racks, quota.topics)
                 yield QuotaSettings(f"{UNTOLD}-{quota.name}", LEAST_SHARE, scope, quota.mode == "observe")
             for follower in sorted(set(followers if quota.peers is None else quota.peers) - {config.broker_id}):
-                yield QuotaSettings(
-                    f"{quota.name}/{follower}",
-                    quota.rate,
-                    Matching(frozenset({follower}), racks, quota.topics),
-                    quota.mode == "observe",
-                    follower,
-                )
-
-
-def _scoped_quota(table: QuotaTable) -> QuotaSettings:
-    peers = None if table.peers is None else frozenset(table.peers)
-    racks = None if table.racks is None else frozenset(table.racks)
-    return QuotaSettings(table.name, table.rate, Matching(peers, racks, table.topics), table.mode == "observe")
+                name, scope = f"{quota.name}/{follower}", Matching(frozenset({follower}), racks, quota.topics)
+                yield QuotaSettings(name, quota.rate, scope, quota.mode == "observe", follower)

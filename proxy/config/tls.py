@@ -37,14 +37,7 @@ class KeyTable(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def files(self) -> KeyFiles:
         """The files as they are loaded."""
-        return KeyFiles(
-            certificate=self.certificate,
-            key=self.key,
-            keystore=self.keystore,
-            password_file=self.password_file,
-            ca=self.ca,
-            least_version=self.least_version,
-        )
+        return KeyFiles(**{name: getattr(self, name) for name in KeyTable.__struct_fields__})
 
 
 class ServerTlsTable(KeyTable, frozen=True, kw_only=True):
@@ -103,18 +96,17 @@ class AdminTlsTable(KeyTable, frozen=True, kw_only=True):
 
 def check_server_tls(table: ServerTlsTable, upstream: ClientTlsTable | None, path: str) -> None:
     """Check a route's two tables; ConfigError names the field."""
-    _check_files(table, path)
-    _check_has_certificate(table, path)
-    if table.client_auth != "none" and table.ca is None:
-        raise ConfigError(join(path, "ca"), "is missing: it says whose certificates are trusted")
+    _check_own(table, path)
+    if table.client_auth != "none":
+        _check_ca(table, path)
     if table.allowed_names is not None and table.client_auth != "required":
         raise ConfigError(join(path, "allowed_names"), 'needs client_auth = "required": else there may be no name')
     if upstream is None:
         return
     upstream_path = path.removesuffix("tls") + "upstream_tls"
     _check_files(upstream, upstream_path)
-    if upstream.ca is None and table.ca is None:
-        raise ConfigError(join(upstream_path, "ca"), "is missing: it says whose certificates are trusted")
+    if table.ca is None:
+        _check_ca(upstream, upstream_path)
     if table.client_auth != "required" and upstream.files.has_certificate:
         reason = f'needs {path} client_auth = "required": else whoever connects would be a broker for the upstream'
         raise ConfigError(upstream_path, reason)
@@ -134,10 +126,8 @@ def upstream_files(table: ServerTlsTable, upstream: ClientTlsTable) -> KeyFiles:
 
 def check_sidecar_tls(table: SidecarTlsTable, path: str = "tls") -> None:
     """Check `[tls]`; ConfigError names the field."""
-    _check_files(table, path)
-    _check_has_certificate(table, path)
-    if table.ca is None:
-        raise ConfigError(join(path, "ca"), "is missing: it says whose certificates are trusted")
+    _check_own(table, path)
+    _check_ca(table, path)
     if not table.allowed_names:
         reason = 'is missing: it has the names in the certificates of sidecars ("*": all that the ca has signed)'
         raise ConfigError(join(path, "allowed_names"), reason)
@@ -145,17 +135,21 @@ def check_sidecar_tls(table: SidecarTlsTable, path: str = "tls") -> None:
 
 def check_admin_tls(table: AdminTlsTable, path: str) -> None:
     """Check `[admin.tls]`; ConfigError names the field."""
-    _check_files(table, path)
-    _check_has_certificate(table, path)
-    if table.ca is None:
-        raise ConfigError(join(path, "ca"), "is missing: it says whose certificates are trusted")
+    _check_own(table, path)
+    _check_ca(table, path)
     if not table.write_names:
         raise ConfigError(join(path, "write_names"), "is missing: it has the names in the certificates of sidecars")
 
 
-def _check_has_certificate(table: KeyTable, path: str) -> None:
+def _check_own(table: KeyTable, path: str) -> None:
+    _check_files(table, path)
     if not table.files.has_certificate:
         raise ConfigError(join(path, "certificate"), "is missing, and so is keystore: TLS needs a key")
+
+
+def _check_ca(table: KeyTable, path: str) -> None:
+    if table.ca is None:
+        raise ConfigError(join(path, "ca"), "is missing: it says whose certificates are trusted")
 
 
 def _check_files(table: KeyTable, path: str) -> None:

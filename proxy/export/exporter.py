@@ -11,8 +11,10 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
+from pathlib import Path
 
 from weir.limits.clients import Client
 from weir.proxy.config.cluster_access import connection_options
@@ -37,50 +39,42 @@ CLOSE_SECONDS = 5.0
 """How long the sinks have to write the last samples."""
 
 
-class Exporter:
-    """Takes samples of `throttles` and of limited `clients` from `start` to `close`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """What samples are of: both sides' throttles, and the clients that are limited.
 
-    - `clock` gives monotonic seconds and is also the throttles' clock.
-    - `utc` gives the time of day in seconds since 1970.
-    - `cluster_id` gives the cluster's id, None while it is not known.
+    `cluster_id` gives the cluster's id, None while it is not known. `clock` is the throttles': monotonic seconds.
     """
 
-    def __init__(
-        self,
-        interval_seconds: float,
-        broker_id: int,
-        version: str,
-        throttles: Sequence[Throttle],
-        sinks: Sequence[SampleSink],
-        log: EventLog,
-        start_id: str,
-        clock: Callable[[], float] = time.monotonic,
-        utc: Callable[[], float] = time.time,
-        cluster_id: Callable[[], str | None] = lambda: None,
-        clients: Iterable[Client] = (),
-    ) -> None:
-        self._interval_seconds = interval_seconds
-        self._broker_id = broker_id
-        self._version = version
-        self._throttles = throttles
-        self._sinks = sinks
-        self._log = log
-        self._start_id = start_id
-        self._clock = clock
-        self._utc = utc
-        self._cluster_id = cluster_id
-        self._clients = clients
-        self._sequence = 0
-        self._began_at = 0.0
-        self._taking = asyncio.Lock()
-        self._running: asyncio.Task[None] | None = None
+    broker_id: int
+    version: str
+    throttles: Sequence[Throttle]
+    clients: Iterable[Client] = ()
+    cluster_id: Callable[[], str | None] = lambda: None
+    clock: Callable[[], float] = time.monotonic
+
+
+@dataclass(eq=False)
+class Exporter:
+    """Takes samples from `start` to `close`. `_utc` gives the time of day in seconds since 1970."""
+
+    _interval_seconds: float
+    _sampled: Sampled
+    _sinks: Sequence[SampleSink]
+    _log: EventLog
+    _start_id: str
+    _utc: Callable[[], float] = time.time
+    _sequence: int = 0
+    _began_at: float = 0.0
+    _taking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to count, and take a sample at the end of each interval."""
-        self._began_at = self._clock()
-        for throttle in self._throttles:
+        self._began_at = self._sampled.clock()
+        for throttle in self._sampled.throttles:
             throttle.cut_interval(self._began_at)
-        cut_clients(self._clients)
+        cut_clients(self._sampled.clients)
         self._running = asyncio.create_task(self._run())
 
     async def close(self) -> None:
@@ -98,14 +92,14 @@ class Exporter:
         """Take one sample now."""
         async with self._taking:
             # no await until both sides are cut off: a sample has one interval
-            now, utc = self._clock(), self._utc()
-            cut = [(throttle, counts) for throttle in self._throttles if (counts := throttle.cut_interval(now))]
-            limited = cut_clients(self._clients)
+            now, utc, sampled = self._sampled.clock(), self._utc(), self._sampled
+            cut = [(throttle, counts) for throttle in sampled.throttles if (counts := throttle.cut_interval(now))]
+            limited = cut_clients(sampled.clients)
             self._sequence += 1
             begin, self._began_at = self._began_at, now
             ended_at = datetime.fromtimestamp(utc, UTC)
             end_utc = f"{ended_at:%Y-%m-%dT%H:%M:%S}.{ended_at.microsecond // 1000:03}Z"
-            key = SampleKey(self._broker_id, self._start_id, self._sequence, begin, now, end_utc)
+            key = SampleKey(sampled.broker_id, self._start_id, self._sequence, begin, now, end_utc)
             try:
                 sample = Sample(key, ended_at, await self._encoded(key, cut, limited))
             except Exception:
@@ -119,8 +113,8 @@ class Exporter:
         due = self._began_at
         while True:
             # a late sample does not shift the later ones
-            due = max(due + self._interval_seconds, self._clock())
-            await asyncio.sleep(due - self._clock())
+            due = max(due + self._interval_seconds, self._sampled.clock())
+            await asyncio.sleep(due - self._sampled.clock())
             # shielded from a close that comes meanwhile: counts that were cut off would be lost
             await asyncio.shield(self._take_safely())
 
@@ -160,13 +154,13 @@ class Exporter:
             await asyncio.sleep(0)
         end = IntervalLine(
             **key._asdict(),
-            version=self._version,
+            version=self._sampled.version,
             interval_seconds=self._interval_seconds,
             partitions=found["in columns"],
             links=found["link"],
             quotas=found["quota"],
             limits=found["limit"],
-            cluster_id=self._cluster_id(),
+            cluster_id=self._sampled.cluster_id(),
         )
         return [*chunks, encode_lines([end])]
 
@@ -177,47 +171,26 @@ def new_start_id(utc_seconds: float) -> str:
 
 
 def new_exporter(
-    config: Export,
-    broker_id: int,
-    version: str,
-    throttles: Sequence[Throttle],
-    stats: ExportStats,
-    log: EventLog,
-    clock: Callable[[], float],
-    cluster_id: Callable[[], str | None] = lambda: None,
-    clients: Iterable[Client] = (),
-    *,
-    strict_tls: bool = True,
+    config: Export, sampled: Sampled, stats: ExportStats, log: EventLog, *, strict_tls: bool = True
 ) -> Exporter:
     """Return an Exporter to the sinks that `config` names; ConfigError where the topic's properties cannot be used."""
-    start_id = new_start_id(time.time())
+    start_id, broker_id = new_start_id(time.time()), sampled.broker_id
     sinks: list[SampleSink] = []
     if config.directory is not None:
         from weir.proxy.export.files import FileSink, Folder
 
-        folder = Folder(
-            config.directory, broker_id, start_id, config.max_disk_bytes, config.rotate_seconds, config.rotate_bytes
-        )
+        directory, most = Path(config.directory), config.max_disk_bytes
+        folder = Folder(directory, broker_id, start_id, most, config.rotate_seconds, config.rotate_bytes)
         sinks.append(FileSink(folder, stats, log))
     if config.kafka is not None:
-        from weir.proxy.export.kafka import (
-            KafkaSink,  # imported here: aiokafka costs memory that most sidecars can save
-        )
+        # imported here: aiokafka costs memory that most sidecars can save
+        from weir.proxy.export.kafka import KafkaSink
 
         options = connection_options(config.kafka, strict=strict_tls)
         sinks.append(KafkaSink(config.kafka, broker_id, stats, log, options))
-    return Exporter(
-        config.interval_seconds,
-        broker_id,
-        version,
-        throttles,
-        sinks,
-        log,
-        start_id,
-        clock,
-        cluster_id=cluster_id,
-        clients=clients,
-    )
+    topic = None if config.kafka is None else config.kafka.topic
+    log.info("exporting", seconds=config.interval_seconds, directory=config.directory, topic=topic)
+    return Exporter(config.interval_seconds, sampled, sinks, log, start_id)
 
 
 def _slices(lines: Iterator[Line | None]) -> Iterator[list[Line]]:

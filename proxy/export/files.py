@@ -19,6 +19,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, NamedTuple
@@ -43,6 +44,7 @@ class FinishedFile(NamedTuple):
     samples: int
 
 
+@dataclass(eq=False)
 class Folder:
     """One broker's files in `directory`. Files of other brokers in it are left alone.
 
@@ -50,29 +52,23 @@ class Folder:
     `rotate_seconds`.
     """
 
-    def __init__(
-        self,
-        directory: str,
-        broker_id: int,
-        start_id: str,
-        max_disk_bytes: int,
-        rotate_seconds: float,
-        rotate_bytes: int,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.directory = Path(directory)
-        self.dropped = 0
-        """Samples in files that were dropped to keep the rest within the bound."""
-        self._prefix = f"broker-{broker_id}-"
-        self._name = f"{self._prefix}{start_id}"
-        self._max_disk_bytes = max_disk_bytes
-        self._rotate_seconds = rotate_seconds
-        self._rotate_bytes = rotate_bytes
-        self._clock = clock
-        self._finished: deque[FinishedFile] = deque()  # oldest first
-        self._finished_bytes = 0
-        self._open: _OpenFile | None = None
-        self._has_leftovers = True
+    directory: Path
+    _broker_id: int
+    _start_id: str
+    _max_disk_bytes: int
+    _rotate_seconds: float
+    _rotate_bytes: int
+    _clock: Callable[[], float] = time.monotonic
+    dropped: int = 0
+    """Samples in files that were dropped to keep the rest within the bound."""
+    _finished: deque[FinishedFile] = field(default_factory=deque)  # oldest first
+    _finished_bytes: int = 0
+    _open: _OpenFile | None = None
+    _has_leftovers: bool = True
+
+    def __post_init__(self) -> None:
+        self._prefix = f"broker-{self._broker_id}-"
+        self._name = f"{self._prefix}{self._start_id}"
 
     @property
     def size(self) -> int:

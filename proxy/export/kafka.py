@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
@@ -26,27 +27,28 @@ LONGEST_PAUSE_SECONDS: Final = 30.0
 _STOP_SECONDS: Final = 1.0
 
 
+@dataclass(eq=False)
 class KafkaSink:
     """Sends samples with an idempotent producer. Has to be made in the event loop that it is used in.
 
     Samples that the topic does not accept are kept and sent again by another producer, so a line may be there twice. At
-    most `max_buffer_bytes` are kept; beyond that the oldest sample is dropped. `options` are of its connections.
+    most `max_buffer_bytes` are kept; beyond that the oldest sample is dropped. `_options` are of its connections.
     """
 
-    def __init__(
-        self, config: KafkaExport, broker_id: int, stats: ExportStats, log: EventLog, options: Mapping[str, Any]
-    ) -> None:
-        self._config = config
-        self._options = options
-        self._key = str(broker_id).encode()
-        self._stats = stats
-        self._log = log
-        self._buffer: deque[Sample] = deque()
-        self._size = 0
-        self._offered = asyncio.Event()
-        self._empty = asyncio.Event()
+    _config: KafkaExport
+    _broker_id: int
+    _stats: ExportStats
+    _log: EventLog
+    _options: Mapping[str, Any]
+    _buffer: deque[Sample] = field(default_factory=deque)
+    _size: int = 0
+    _offered: asyncio.Event = field(default_factory=asyncio.Event)
+    _empty: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._key = str(self._broker_id).encode()
         self._empty.set()
-        stats.add_sink("kafka")
+        self._stats.add_sink("kafka")
         self._running = asyncio.create_task(self._run())
 
     def offer(self, sample: Sample) -> None:

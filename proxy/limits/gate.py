@@ -1,8 +1,9 @@
 """Holds the next Fetch, ShareFetch or Produce of a limited client until its pause is over.
 
-A request is never held for so long that its client gives it up: `weir.limits.holds` says how long. A Fetch whose pause
-is longer is then answered without records, so its client asks again, and keeps its place. A ShareFetch goes to the
-broker with its acknowledgements, and asks for no records. Others go to the broker as they are.
+A request is never held for so long that its client gives it up, and gives way to others that its client sends behind
+it: `weir.limits.holds` says how long, and to which. A Fetch whose pause is longer is then answered without records, so
+its client asks again, and keeps its place. A ShareFetch goes to the broker with its acknowledgements, and asks for no
+records. Others go to the broker as they are.
 
 A Fetch without a session has its answer after `max_wait_ms`, as from a broker without records: of that, it waits at the
 broker for what the hold has left.
@@ -15,25 +16,32 @@ from functools import partial
 from typing import Final
 
 from weir.limits.clients import Client
-from weir.limits.holds import HOLDS, ROUNDED_SECONDS, Kind
+from weir.limits.holds import HOLDS, MOST_OWED_SECONDS, ROUNDED_SECONDS, Kind
 from weir.protocol.errors import MalformedFrame, TooMany
 from weir.protocol.fetch_request import decode_fetch_request
 from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, made_up_entries
 from weir.protocol.fetch_versions import FETCH_VERSIONS
-from weir.protocol.framing import Pending, RequestBegins
 from weir.protocol.header import FETCH, PRODUCE, SHARE_FETCH, SIZE
-from weir.protocol.record_counts import RecordCounts, counts_of_answer, counts_of_request
-from weir.protocol.request_head import Head, RequestHead
+from weir.protocol.record_counts import RecordCounts, counts_of
+from weir.protocol.request_events import RequestBegins
+from weir.protocol.request_head import Head, RequestHead, before_others
 from weir.protocol.request_sender import CLIENT_ID_AT
+from weir.protocol.response_stream import Pending
 from weir.protocol.steps import Steps
-from weir.proxy.limits.counting import FetchAnswer, ProduceAnswer, ProduceCount
+from weir.proxy.limits.produce_answer import ProduceAnswer
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.relay.open_link import OpenLink
 from weir.proxy.relay.outcomes import Answer, Forward, Hold, Outcome, Pass
 from weir.proxy.relay.side import Side
 
-LOOK_SECONDS: Final = 0.25
-"""How often it is looked whether a client has sent something behind a request that gives way to it."""
+LOOK_SECONDS: Final = 0.2
+"""How often it is looked whether a client has sent something behind a held request that gives way to it."""
+
+PATIENT_SECONDS: Final = 0.5
+"""For how long a request of another kind is seen to wait behind a Produce before that gives way to it."""
+
+MOST_LOOKED: Final = 2**18
+"""Bytes from the held request on that are looked at for that."""
 
 MOST_TOLD_PRODUCE_SECONDS: Final = 15.0
 """The most that a producer is told to wait where its pause is longer than a request can be held."""
@@ -54,11 +62,14 @@ class LinkGate:
         self._side = side
         self._link = link
         self._client: Client | None = None  # of the request that is held or under way
+        self._has_waited = False  # whether that one, or one before it, is known to a line
         self._held: RequestBegins | None = None
         self._known: Client | None = None  # who sent the last request; None: no rule covers it
         self._known_as = b""  # its id as on the wire
         self._known_at = _NEVER  # generation of the clients
         self._brought: bool | None = None  # whether the last Fetch brought records; None where there was none
+        self._behind_since: float | None = None  # when a request of another kind was first seen behind the held one
+        self._before_it = 0  # requests between the held one and that
         self._produces = 0  # requests that wait for an answer
         self._answered: deque[float] = deque(maxlen=_MOST_IN_FLIGHT)
         """When the last of them were answered; those before none waited count as answered when the next one came."""
@@ -79,6 +90,10 @@ class LinkGate:
     def arrived(self, request: RequestBegins) -> Pass | Hold:
         """Hold or pass a request that has come."""
         sender, clients = request.sender, self._stage.clients
+        if self._before_it:
+            self._before_it -= 1
+        else:
+            self._behind_since = None
         if self._known_at != clients.generation or not sender.start.startswith(self._known_as, CLIENT_ID_AT):
             self._known = self._stage.client(sender.client_id)
             self._known_as = sender.client_id_field
@@ -97,6 +112,8 @@ class LinkGate:
         if _ends_session(request):
             self.gone()
             return Pass()
+        if request.head.api_key == PRODUCE and self._is_urgent(client, now):
+            return self._cut(request, client)
         return self._hold(request, client, wait, now, now, self._held_until(request, now))
 
     def wake(self) -> None:
@@ -109,7 +126,8 @@ class LinkGate:
         if self._held is not None and not self._held.head.expects_response:
             self._stage.holds_cut["dropped"] += 1  # and its client sends it to nobody else
         self._held = None
-        if client is not None:
+        if client is not None and self._has_waited:
+            self._has_waited = False
             client.rates.waited(self)
             client.leaves(self)
 
@@ -128,14 +146,18 @@ class LinkGate:
     def _asks(self, client: Client) -> float:
         """Return how many seconds a request has to wait before it asks again; 0 where it goes."""
         if self._client is not client:
-            self.gone()
+            if self._client is not None:
+                self.gone()
             self._client = client
-        return client.asks(self)
+        wait = client.asks(self)
+        self._has_waited = self._has_waited or wait > 0
+        return wait
 
     def _goes(self, request: RequestBegins, client: Client) -> Pass:
         self._held = None
-        client.goes(self)
-        client.rates.waited(self)
+        if self._has_waited:
+            client.goes(self)
+            client.rates.waited(self)
         return self._passed(request, client)
 
     def _hold(
@@ -143,55 +165,68 @@ class LinkGate:
     ) -> Hold:
         self._held = request
         client.rates.waits(self, since)
-        look = now + LOOK_SECONDS if HOLDS[_kind(request)].gives_way else until
-        return Hold(min(now + wait, until, look), partial(self._again, request, client, since, until))
+        again = min(now + min(wait, LOOK_SECONDS), until)
+        return Hold(again, partial(self._again, request, client, since, until))
 
     def _again(self, request: RequestBegins, client: Client, since: float, until: float) -> Steps[Outcome]:
-        return self._decide(request, client, since, until)
-        yield
-
-    def _decide(self, request: RequestBegins, client: Client, since: float, until: float) -> Outcome:
-        """Decide about a request that is held."""
+        """Decide, in one step, about a request that is held."""
+        yield from ()
         now, wait = self._stage.clock(), self._asks(client)
         if wait <= 0:
             return self._shortened(request, self._goes(request, client), now - since)
-        if now < until and not (HOLDS[_kind(request)].gives_way and self._link.has_more):
+        if now < until and not self._gives_way(request, client):
             return self._hold(request, client, wait, now, since, until)
         self._held = None
         client.rates.waited(self)
-        if request.head.api_key == FETCH and (answer := _empty_answer(request)) is not None:
-            client.sent_away(self)
-            self._stage.holds_cut["answered"] += 1
-            return Answer(Pending(request.head.correlation_id, answer=answer))
-        if (data := request.sender.asking_for_no_records()) is not None and (counts := _counts(request)) is not None:
-            client.sent_away(self)
-            self._stage.holds_cut["answered"] += 1
-            watcher = FetchAnswer(self._stage, client, counts, lambda records: None)
-            return Forward(data, Pending(request.head.correlation_id, watcher=watcher))
+        head, answer, data = request.head, _empty_answer(request), request.sender.asking_for_no_records()
+        if answer is None and data is None:
+            return self._cut(request, client)
+        client.sent_away(self)
+        self._stage.holds_cut["answered"] += 1
+        if data is None:
+            return Answer(Pending(head.correlation_id, answer=answer))
+        if (counts := counts_of(head.api_key, head.api_version)) is not None:
+            counts.on_passed = partial(self._stage.count, client)
+        return Forward(data, Pending(head.correlation_id, watcher=counts))
+
+    def _gives_way(self, request: RequestBegins, client: Client) -> bool:
+        """Return whether it goes before its time, for what its client has sent behind it."""
+        if HOLDS[_kind(request)].gives_way == "to all":
+            return bool(self._link.behind(MOST_LOOKED))
+        now, before = self._stage.clock(), before_others(self._link.behind(MOST_LOOKED), _LIMITED)
+        self._before_it = before or 0
+        if before is None or self._behind_since is None:
+            self._behind_since = now if before is not None else None
+        return self._is_urgent(client, now)
+
+    def _is_urgent(self, client: Client, now: float) -> bool:
+        """Return whether another kind of request has waited long enough, of a client not far ahead of its limit."""
+        since = self._behind_since
+        return since is not None and now - since >= PATIENT_SECONDS and client.pause() <= MOST_OWED_SECONDS
+
+    def _cut(self, request: RequestBegins, client: Client) -> Pass:
+        """Pass it before its pause is over."""
         self.gone()
         self._stage.holds_cut["passed"] += 1
         return self._passed(request, client)
 
     def _passed(self, request: RequestBegins, client: Client) -> Pass:
         head = request.head
-        if head.api_key != PRODUCE:
-            counts = _counts(request)
-            if counts is None:
-                return self._not_counted()
-            return Pass(answer_watcher=FetchAnswer(self._stage, client, counts, self._fetched))
-        counts = counts_of_request(PRODUCE, head.api_version)
+        counts = counts_of(head.api_key, head.api_version)
         if counts is None:
             return self._not_counted()
-        counted = partial(client.answered, self)  # what it costs is known: the next one in line need not wait for more
-        watcher = ProduceCount(self._stage, client, counts, counted)
+        if head.api_key != PRODUCE:
+            counts.on_passed = partial(self._fetched, client)
+            return Pass(answer_watcher=counts)
+        counts.on_passed = partial(self._produced, client)
         if not head.expects_response:
-            return Pass(watcher=watcher)
+            return Pass(watcher=counts.watch)
         self._produces += 1
         is_transactional, facts = request.sender.is_transactional, HOLDS[_kind(request)]
         most_told = facts.most if is_transactional else MOST_TOLD_PRODUCE_SECONDS
         held = facts.seconds(request.sender.wait_seconds)
         answer = ProduceAnswer(self._stage, client, head.api_version, held, most_told, self._produce_answered)
-        return Pass(answer, watcher)
+        return Pass(answer, counts.watch)
 
     def _shortened(self, request: RequestBegins, passed: Pass, held: float) -> Outcome:
         """Take what a Fetch without a session was held for off the time that it waits at the broker."""
@@ -206,9 +241,14 @@ class LinkGate:
         self.gone()
         return Pass()
 
-    def _fetched(self, records: int) -> None:
-        self._brought = records > 0
+    def _fetched(self, client: Client, counts: RecordCounts) -> None:
+        self._brought = self._stage.count(client, counts) > 0
         self._all_answered()
+
+    def _produced(self, client: Client, counts: RecordCounts) -> None:
+        """Note that a request has passed: what it costs is known, so the next one in line need not wait for more."""
+        self._stage.count(client, counts)
+        client.answered(self)
 
     def _produce_answered(self) -> None:
         self._brought = None
@@ -223,11 +263,6 @@ class LinkGate:
             self._client.answered(self)
         else:
             self.gone()
-
-
-def _counts(request: RequestBegins) -> RecordCounts | None:
-    """Return what counts the records in the answer to a Fetch or ShareFetch; None where its version is not known."""
-    return counts_of_answer(request.head.api_key, request.head.api_version)
 
 
 def _kind(request: RequestBegins) -> Kind:
@@ -253,7 +288,7 @@ def _empty_answer(request: RequestBegins) -> bytes | None:
     The broker does not see this Fetch, so its session would be one epoch behind: the client is told to begin a new one.
     """
     head, session = request.head, request.sender.session
-    if session is None or head.api_version not in FETCH_VERSIONS:
+    if head.api_key != FETCH or session is None or head.api_version not in FETCH_VERSIONS:
         return None
     encode = partial(encode_fetch_response, head.api_version, head.correlation_id)
     if session[1] > 0:

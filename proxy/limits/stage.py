@@ -10,6 +10,7 @@ from weir.limits.clients import Client, Clients
 from weir.limits.rate_limiter import Batch
 from weir.limits.rules import Rule
 from weir.protocol.fetch_versions import TOPIC_ID_SIZE
+from weir.protocol.record_counts import RecordCounts
 from weir.proxy.log import EventLog
 
 LONGEST_CLIENT_ID: Final = 255
@@ -43,11 +44,20 @@ class LimitStage:
         text = b"" if client_id is None else client_id[: 4 * LONGEST_CLIENT_ID]
         return self.clients.of(text.decode("utf-8", "replace")[:LONGEST_CLIENT_ID])
 
-    def batches(self, topics: dict[bytes, list[int]], *, by_id: bool) -> list[Batch]:
-        """Return what was counted of each topic, under the topics' names."""
-        if by_id:
-            return [Batch(self._name_of(topic), records, size) for topic, (records, size) in topics.items()]
-        return [Batch(topic.decode("utf-8", "replace"), records, size) for topic, (records, size) in topics.items()]
+    def count(self, client: Client, counts: RecordCounts) -> int:
+        """Account for an answer or a request of `client` that has passed whole. Returns its records.
+
+        Where answers are large, all of its code has left the processor's caches meanwhile: so it calls little.
+        """
+        if counts.fault is not None:
+            self.not_counted[counts.fault] += 1
+        total, batches = 0, []
+        for topic, (records, size) in counts.topics.items():
+            name = self._name_of(topic) if counts.by_id else topic.decode("utf-8", "replace")
+            batches.append(Batch(name, records, size))
+            total += records
+        client.count(batches)
+        return total
 
     def _name_of(self, topic: bytes) -> str:
         """Return the name of an id, where it is known; where there were too many topics, their records have none."""

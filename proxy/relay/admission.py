@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from weir.proxy.config.address import IPAddress
 
 Refusal = Literal["too_many", "too_many_from_address"]
 
-KNOWN_REFUSALS: Final[tuple[Refusal, ...]] = ("too_many", "too_many_from_address")
+KNOWN_REFUSALS: Final[tuple[Refusal, ...]] = get_args(Refusal)
 
 MOST_CONNECTIONS: Final = 8_000
 MOST_FROM_ADDRESS: Final = 4_000

@@ -10,22 +10,21 @@ import math
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from weir.protocol.framing import (
+from weir.protocol.header import SASL_AUTHENTICATE
+from weir.protocol.request_events import (
     BecameOpaque,
     Expect,
+    OpaqueReason,
     PartDecoded,
     Pass,
-    Pending,
     ReplicaFetch,
     RequestBegins,
     RequestEvent,
-    RequestStream,
-    ResponseStream,
     Undecoded,
 )
-from weir.protocol.header import SASL_AUTHENTICATE
-from weir.protocol.request_stream import OpaqueReason
+from weir.protocol.request_stream import RequestStream
 from weir.protocol.response_scanner import Buffer
+from weir.protocol.response_stream import Pending, ResponseStream
 from weir.protocol.sasl_answer import SaslAnswer
 from weir.protocol.steps import Steps
 from weir.proxy.relay import outcomes

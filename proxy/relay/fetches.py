@@ -13,13 +13,13 @@ from typing import Final
 
 from weir.lag.broker_ids import NO_BROKER
 from weir.protocol.errors import ProtocolError, TooMany
-from weir.protocol.fetch import FetchRequest, check_replica_fetch, decode_fetch_request
-from weir.protocol.fetch_request import encoding_steps
+from weir.protocol.fetch_request import FetchRequest, check_replica_fetch, decode_fetch_request, encoding_steps
 from weir.protocol.fetch_session import FIRST_SESSION_VERSION
-from weir.protocol.framing import Pending, ReplicaFetch, ResponseObserver
 from weir.protocol.header import SIZE
+from weir.protocol.request_events import ReplicaFetch
 from weir.protocol.request_stream import decodes_replicas
 from weir.protocol.response_scanner import FetchResponseScanner
+from weir.protocol.response_stream import Pending, ResponseObserver
 from weir.protocol.sasl_answer import SaslAnswer
 from weir.protocol.steps import Steps
 from weir.proxy.log import innermost_frame

@@ -9,20 +9,18 @@ Everything happens in callbacks of the event loop. Nothing in here awaits, so no
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from functools import partial
 from typing import Final
 
 from weir.protocol.errors import ProtocolError
-from weir.protocol.framing import RequestStream
-from weir.protocol.request_stream import OpaqueReason
+from weir.protocol.request_stream import RequestStream
 from weir.proxy.relay.connection import Connection
 from weir.proxy.relay.direction import Direction
 from weir.proxy.relay.fetches import ReplicaFetches, ThrottleFailed
 from weir.proxy.relay.link_reports import LinkReports
-from weir.proxy.relay.open_link import Relayed, Sender, Why
+from weir.proxy.relay.open_link import HandedOver, Relayed, Sender, Why
 from weir.proxy.relay.outcomes import Hold
 from weir.proxy.relay.passage import Passage
 from weir.proxy.relay.pump import BLOCKED, IN_LINE, UNTAKEN
@@ -46,18 +44,7 @@ MOST_CARRIED: Final = 2**16
 _LARGE_FETCH: Final = 2**14  # bytes: a fetch of more waits for its turn while it is received
 
 
-@dataclass(frozen=True, slots=True)
-class HandedOver:
-    """What a link's next owner has to know, between two requests.
-
-    `unread` are bytes of the client that nobody has taken. `session_end` is that of OpenLink, `opaque_reason` too.
-    """
-
-    unread: bytes = b""
-    session_end: float = math.inf
-    opaque_reason: OpaqueReason | None = None
-
-
+@dataclass(eq=False, repr=False, slots=True)
 class Link:
     """A client's connection and its upstream's, from the moment that both exist until `close`: an OpenLink.
 
@@ -65,65 +52,43 @@ class Link:
     closed.
     """
 
-    __slots__ = (
-        "_client",
-        "_end_timer",
-        "_give",
-        "_gone_since",
-        "_has_ended",
-        "_hold",
-        "_kept",
-        "_loop",
-        "_on_close",
-        "_passage",
-        "_replans_later",
-        "_reports",
-        "_side",
-        "_state",
-        "_unread",
-        "_upstream",
-        "client_host",
-        "connection",
-        "from_client",
-        "from_upstream",
-        "upstream_name",
-    )
+    _side: Side
+    _client: Transport
+    _upstream: Transport
+    peer: InitVar[int | None]
+    _: KW_ONLY
+    sources: InitVar[ReplicaSources | None]
+    client_host: str
+    upstream_name: str
+    on_close: Callable[[Link], None]
+    connection: Connection = field(init=False)
+    from_client: Direction = field(init=False)
+    from_upstream: Direction = field(init=False)
+    _loop: asyncio.AbstractEventLoop = field(init=False, default_factory=asyncio.get_running_loop)
+    _reports: LinkReports = field(init=False)
+    _passage: Passage = field(init=False)
+    _replans_later: bool = field(init=False, default=False)
+    _hold: Hold | None = field(init=False, default=None)  # as last carried out
+    _state: tuple[object, ...] = field(init=False)  # the same
+    _gone_since: float | None = field(init=False, default=None)
+    """When a client was found gone while a request of it was held."""
+    _end_timer: asyncio.TimerHandle | None = field(init=False, default=None)
+    _has_ended: bool = field(init=False, default=False)
+    _give: Callable[[Link, HandedOver], None] | None = field(init=False, default=None)  # while it is handed over
+    _unread: bytes = field(init=False, default=b"")  # of what is held or waits then
+    _kept: tuple[int, int, int] = field(init=False, default=(0, 0, 0))
+    """As last told to `fetch_memory`: bytes of half a fetch, of whole ones; events until then."""
 
-    def __init__(
-        self,
-        side: Side,
-        client: Transport,
-        upstream: Transport,
-        peer: int | None,
-        *,
-        sources: ReplicaSources | None,
-        client_host: str,
-        upstream_name: str,
-        on_close: Callable[[Link], None],
-    ) -> None:
-        self._side = side
-        self._loop = asyncio.get_running_loop()
-        self._client = client
-        self._upstream = upstream
-        self._on_close = on_close
-        self.client_host = client_host
-        self.upstream_name = upstream_name
-        self._reports = LinkReports(side.stats, side.log, client_host, upstream_name)
-        fetches = ReplicaFetches(side, peer, sources, client_host)
+    def __post_init__(self, peer: int | None, sources: ReplicaSources | None) -> None:
+        side = self._side
+        self._reports = LinkReports(side.stats, side.log, self.client_host, self.upstream_name)
+        fetches = ReplicaFetches(side, peer, sources, self.client_host)
         self.connection = core = Connection(fetches, RequestStream(side.fetch_size_limit, fetches.decodes))
-        self.from_client = Direction(self, core, "client", side, client, upstream)
-        self.from_upstream = Direction(self, core, "upstream", side, upstream, client)
-        self._passage = Passage(self._loop, self._let_pass, self.from_upstream.pump, client)
+        self.from_client = Direction(self, core, "client", side, self._client, self._upstream)
+        self.from_upstream = Direction(self, core, "upstream", side, self._upstream, self._client)
+        self._passage = Passage(self._loop, self._let_pass, self.from_upstream.pump, self._client)
         self.from_upstream.pump.held_back = self._passage.held_back
-        self._replans_later = False
-        self._hold: Hold | None = None  # as last carried out
-        self._state = core.state  # the same
-        self._gone_since: float | None = None  # when a client was found gone while a request of it was held
-        self._end_timer: asyncio.TimerHandle | None = None
-        self._has_ended = False
-        self._give: Callable[[Link, HandedOver], None] | None = None  # while it is handed over
-        self._unread = b""  # of what is held or waits then
-        self._kept = 0, 0, 0  # as last told to `fetch_memory`: bytes of half a fetch, of whole ones; events until then
+        self._state = core.state
         self.use_gate()
 
     def start(self, before: HandedOver | None = None) -> None:
@@ -332,7 +297,7 @@ class Link:
         self._tell_throttle()
         self._side.held.wake_soon()
         self._side.fetch_memory.drop(self)
-        self._on_close(self)
+        self.on_close(self)
         self._loop.call_soon(self._let_go)  # not now: a part of the link may have called this
 
     def _let_go(self) -> None:
@@ -417,10 +382,10 @@ class Link:
         """Until when a request may be held (clock seconds)."""
         return self.connection.fetches.session_end
 
-    @property
-    def has_more(self) -> bool:
-        """Whether its client has sent something behind the request that is held."""
-        return len(self.from_client.rest) > self.connection.requests.returned or self._client.has_unread()
+    def behind(self, most: int) -> bytes:
+        """Return what its client has sent behind the request that is held: up to `most` bytes with the rest of that."""
+        rest, returned = self.from_client.rest, self.connection.requests.returned
+        return bytes(rest[returned:most]) + self._client.peek(max(0, most - len(rest)))[max(0, returned - len(rest)) :]
 
     @property
     def is_reading(self) -> bool:

@@ -6,7 +6,7 @@ import ssl
 from dataclasses import dataclass
 
 from weir.protocol.errors import ProtocolError
-from weir.protocol.framing import BecameOpaque, Undecoded
+from weir.protocol.request_events import BecameOpaque, Undecoded
 from weir.proxy.log import EventLog, innermost_frame, os_error_reason
 from weir.proxy.relay.open_link import Sender, Why
 from weir.proxy.relay.stats import RelayStats

@@ -7,14 +7,15 @@ import contextlib
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Final
 
 from weir.proxy.config.address import Address
 from weir.proxy.relay.admission import Refusal
 from weir.proxy.relay.connect import connect, set_options
-from weir.proxy.relay.link import HandedOver, Link
+from weir.proxy.relay.link import Link
+from weir.proxy.relay.open_link import HandedOver
 from weir.proxy.relay.replica_sources import ReplicaSources
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stand_in import StandIn, StandIns
@@ -53,8 +54,9 @@ class Upstream:
         return str(self.address)
 
 
+@dataclass(eq=False, repr=False)
 class Listener:
-    """Accepts connections on `listen` for `side`, and carries them to `upstream`.
+    """Accepts connections on `address` for `side`, and carries them to `upstream`.
 
     - `upstream` is the same for all, or is asked for each connection; where it has none, the connection is closed.
     - `sources` judges whether a client is a replica. None: every client that claims to be one is believed.
@@ -65,34 +67,25 @@ class Listener:
     - `name` tells it from the sidecar's others, also to the process that takes it over.
     """
 
-    def __init__(
-        self,
-        side: Side,
-        listen: Address,
-        upstream: Upstream | Callable[[socket.socket], Upstream | None],
-        sources: ReplicaSources | None = None,
-        tls: TlsServer | None = None,
-        *,
-        stand_ins: StandIns | None = None,
-        prepare: Callable[[socket.socket], None] | None = None,
-        name: str = "",
-    ) -> None:
-        self.name = name
-        self.side = side
-        self.address = listen
-        self.upstream = upstream
-        self.sources = sources
-        self.tls = tls
-        self.stand_ins = stand_ins
-        self._prepare = prepare
-        self.links: set[Link] = set()
-        """The links that move bytes now."""
-        self._socket: socket.socket | None = None
-        self._connecting: dict[asyncio.Task[_Ends], tuple[socket.socket, str, Upstream]] = {}
-        self._resume: asyncio.TimerHandle | None = None
-        self._draining = False
-        self._give: Give | None = None
-        self._empty = asyncio.Event()
+    side: Side
+    address: Address
+    upstream: Upstream | Callable[[socket.socket], Upstream | None]
+    sources: ReplicaSources | None = None
+    tls: TlsServer | None = None
+    _: KW_ONLY
+    stand_ins: StandIns | None = None
+    prepare: Callable[[socket.socket], None] | None = None
+    name: str = ""
+    links: set[Link] = field(default_factory=set)
+    """The links that move bytes now."""
+    _socket: socket.socket | None = None
+    _connecting: dict[asyncio.Task[_Ends], tuple[socket.socket, str, Upstream]] = field(default_factory=dict)
+    _resume: asyncio.TimerHandle | None = None
+    _draining: bool = False
+    _give: Give | None = None
+    _empty: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
         self._empty.set()
 
     async def start(self, listening: socket.socket | None = None) -> None:
@@ -102,8 +95,8 @@ class Listener:
         """
         if listening is None:
             listening = await self._bound()
-        elif self._prepare is not None:
-            self._prepare(listening)
+        elif self.prepare is not None:
+            self.prepare(listening)
         self._socket = listening
         self.address = Address(self.address.host, listening.getsockname()[1])
         asyncio.get_running_loop().add_reader(listening, self._accept)
@@ -116,8 +109,8 @@ class Listener:
         listening = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if self._prepare is not None:
-                self._prepare(listening)
+            if self.prepare is not None:
+                self.prepare(listening)
             listening.bind(target)
             listening.listen(_BACKLOG)
         except OSError:

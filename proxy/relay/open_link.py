@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from weir.protocol.request_events import OpaqueReason
 
 Sender = Literal["client", "upstream"]
 """The peers of a link, by whose bytes they are."""
@@ -16,6 +21,17 @@ class Relayed(NamedTuple):
 
     requests: int = 0
     answers: int = 0
+
+
+class HandedOver(Struct, frozen=True):
+    """What a link's next owner has to know, between two requests.
+
+    `unread` are bytes of the client that nobody has taken. `session_end` is that of OpenLink, `opaque_reason` too.
+    """
+
+    unread: bytes = b""
+    session_end: float = math.inf
+    opaque_reason: OpaqueReason | None = None
 
 
 class OpenLink(Protocol):
@@ -35,9 +51,8 @@ class OpenLink(Protocol):
     def session_end(self) -> float:
         """Until when a request may be held (clock seconds), for the client's SASL session ends soon after."""
 
-    @property
-    def has_more(self) -> bool:
-        """Whether its client has sent something behind the request that is held."""
+    def behind(self, most: int) -> bytes:
+        """Return what its client has sent behind the request that is held: up to `most` bytes with the rest of that."""
 
     @property
     def opaque_reason(self) -> str | None:

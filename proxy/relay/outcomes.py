@@ -7,8 +7,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from weir.protocol.framing import Pending, RequestBegins, ResponseObserver, ResponseWatcher
+from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import Head, RequestHead
+from weir.protocol.response_stream import Pending, ResponseObserver, ResponseWatcher
 from weir.protocol.steps import Steps
 
 RequestWatcher = Callable[[memoryview], bool]

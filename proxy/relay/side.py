@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from weir.protocol.fetch import FetchRequest
-from weir.protocol.framing import DEFAULT_FETCH_SIZE_LIMIT
+from weir.protocol.fetch_request import FetchRequest
+from weir.protocol.request_stream import DEFAULT_FETCH_SIZE_LIMIT
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 from weir.protocol.steps import Steps
 from weir.proxy.log import EventLog

@@ -14,7 +14,7 @@ from weir.proxy.relay.open_link import OpenLink
 from weir.proxy.relay.side import Side
 from weir.proxy.tls.ends import TlsClient, TlsServer
 from weir.proxy.tls.keys import Keys
-from weir.proxy.tls.stats import HandshakeResult
+from weir.proxy.tls.stats import LASTING_FAILURES, HandshakeResult
 
 FAILURES: Final = 3
 """So many connections in a row are no chance. A follower that is refused comes back after a second."""
@@ -29,12 +29,6 @@ LONGEST_PASS_SECONDS: Final = 60.0
 """so long: what passes is not throttled, and each try keeps a follower away for some seconds."""
 
 _MOST_CLIENTS: Final = 1_000
-
-_LASTING: Final[tuple[HandshakeResult, ...]] = (
-    *("certificate_expired", "unknown_ca", "no_certificate", "wrong_name", "not_strict"),
-    *("version", "refused_by_peer", "other"),
-)
-"""How a handshake ends that ends so again. Who is not there, or is slow, may be back with the next connection."""
 
 
 @dataclass(eq=False, slots=True)
@@ -114,7 +108,7 @@ class StandIn:
 
     def handshake_failed(self, result: HandshakeResult, host: str) -> None:
         """Note that a client's connection has no TLS, on one of its ends."""
-        if result in _LASTING:
+        if result in LASTING_FAILURES:
             self._failed(host)
 
     def opened(self, link: OpenLink) -> None:

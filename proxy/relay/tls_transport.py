@@ -10,14 +10,16 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, cast
 
 from weir.protocol.response_scanner import Buffer
-from weir.proxy.relay.transport import has_hung_up, has_unread, unacknowledged
+from weir.proxy.relay.transport import has_hung_up, unacknowledged
 
 _RECORD_SIZE: Final = 2**14  # the most that one TLS record carries: smaller buffers are sent together
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class TlsTransport:
     """A `Transport` over a TLS connection whose handshake is done.
 
@@ -27,37 +29,26 @@ class TlsTransport:
     - An end without TLS's own farewell counts as an end: Kafka's frames show whether one is cut off.
     """
 
-    __slots__ = (
-        "_ahead",
-        "_descriptor",
-        "_has_ended",
-        "_is_drained",
-        "_loop",
-        "_loop_tells_again",
-        "_on_read",
-        "_on_send",
-        "_read",
-        "_read_waits_for_send",
-        "_reread",
-        "_send_waits_for_read",
-        "connection",
-    )
+    connection: ssl.SSLSocket
+    _loop: asyncio.AbstractEventLoop = field(init=False, default_factory=asyncio.get_running_loop)
+    _read: Callable[[int, memoryview], int] = field(init=False)
+    """The connection's own: recv_into takes one call of Python more, for which each record of 16 KB would pay."""
+    _descriptor: int = field(init=False)
+    _loop_tells_again: bool = field(init=False)
+    _is_drained: bool = field(init=False, default=False)  # whether nothing was left to be read, when last seen
+    _has_ended: bool = field(init=False, default=False)
+    _has_failed: bool = field(init=False, default=False)  # as `peek` met it; the next read meets it again
+    _ahead: bytes = field(init=False, default=b"")  # read by `peek`
+    _on_read: Callable[[], None] | None = field(init=False, default=None)
+    _on_send: Callable[[], None] | None = field(init=False, default=None)
+    _read_waits_for_send: bool = field(init=False, default=False)
+    _send_waits_for_read: bool = field(init=False, default=False)
+    _reread: asyncio.Handle | None = field(init=False, default=None)
 
-    def __init__(self, connection: ssl.SSLSocket) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.connection = connection
-        # recv_into does the same by one call of Python more, which each record of 16 KB would pay for.
-        self._read = cast(Callable[[int, memoryview], int], connection.read)
-        self._descriptor = connection.fileno()
+    def __post_init__(self) -> None:
+        self._read = cast(Callable[[int, memoryview], int], self.connection.read)
+        self._descriptor = self.connection.fileno()
         self._loop_tells_again = isinstance(self._loop, asyncio.SelectorEventLoop)
-        self._is_drained = False  # whether nothing was left to be read, when last seen
-        self._has_ended = False
-        self._ahead = b""  # read by `is_gone`
-        self._on_read: Callable[[], None] | None = None
-        self._on_send: Callable[[], None] | None = None
-        self._read_waits_for_send = False
-        self._send_waits_for_read = False
-        self._reread: asyncio.Handle | None = None
 
     @property
     def tells_again(self) -> bool:
@@ -66,16 +57,14 @@ class TlsTransport:
 
     def receive_into(self, buffer: memoryview, size: int = 0, /) -> int:
         """Decrypt as many records as there are and as fit."""
-        if self._has_ended:
-            return 0
         wanted = size or len(buffer)
         received = 0
         if self._ahead:
-            received = len(self._ahead)
-            buffer[:received] = self._ahead
-            self._ahead = b""
+            received = min(len(self._ahead), wanted)
+            buffer[:received] = self._ahead[:received]
+            self._ahead = self._ahead[received:]
         self._is_drained = False
-        while received < wanted:
+        while received < wanted and not self._has_ended:
             try:
                 count = self._read(wanted - received, buffer[received:])
             except ssl.SSLWantReadError:
@@ -90,9 +79,8 @@ class TlsTransport:
                 raise
             if not count:
                 self._has_ended = True
-                return received
             received += count
-        if not received:
+        if not received and not self._has_ended:
             raise BlockingIOError
         return received
 
@@ -125,28 +113,27 @@ class TlsTransport:
             pass  # the farewell is sent, and the peer's has not come yet
         else:
             self._has_ended = True
-            if self._on_read is not None and self._reread is None:
-                self._reread = self._loop.call_soon(self._read_again)
+            self._tell_of_ahead()
         socket.socket.shutdown(self.connection, socket.SHUT_WR)
 
     def is_gone(self) -> bool:
         """Ask the kernel, and read one byte ahead: TLS may have said farewell where TCP has not."""
-        if self._has_ended or has_hung_up(self._descriptor):
-            return True
-        if self._ahead:
-            return False
-        try:
-            self._ahead = self.connection.recv(1)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return False
-        except OSError:
-            return True
-        self._has_ended = not self._ahead
-        return self._has_ended
+        return has_hung_up(self._descriptor) or (not self.peek(1) and (self._has_ended or self._has_failed))
 
-    def has_unread(self) -> bool:
-        """Ask the kernel, and OpenSSL. A record without data counts too, which is seldom."""
-        return bool(self._ahead or self.connection.pending()) or has_unread(self._descriptor)
+    def peek(self, most: int) -> bytes:
+        """Read ahead."""
+        while len(self._ahead) < most and not self._has_ended:
+            try:
+                more = self.connection.recv(most - len(self._ahead))
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                break
+            except OSError:
+                self._has_failed = True
+                break
+            self._ahead += more
+            self._has_ended = not more
+        self._tell_of_ahead()
+        return self._ahead[:most]
 
     def unacknowledged(self) -> int:
         """Ask the kernel. It knows records, which are a little larger than what they carry."""
@@ -160,8 +147,7 @@ class TlsTransport:
         """Watch the socket, and tell at once of what OpenSSL has already."""
         self._on_read = callback
         self._loop.add_reader(self._descriptor, self._readable)
-        if (self._ahead or self.connection.pending()) and self._reread is None:
-            self._reread = self._loop.call_soon(self._read_again)
+        self._tell_of_ahead()
 
     def unwatch_reads(self) -> None:
         """Stop watching. Does nothing where nobody watches."""
@@ -202,6 +188,12 @@ class TlsTransport:
         with contextlib.suppress(OSError, ValueError):
             self.connection.unwrap()
         self.connection.close()
+
+    def _tell_of_ahead(self) -> None:
+        """Tell who watches, soon, of what the socket no longer shows."""
+        is_there = self._ahead or self._has_ended or self.connection.pending()
+        if is_there and self._on_read is not None and self._reread is None:
+            self._reread = self._loop.call_soon(self._read_again)
 
     def _wait_for_send(self) -> None:
         self._is_drained = True

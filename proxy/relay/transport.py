@@ -24,8 +24,8 @@ _INT = struct.Struct("i")
 class Transport(Protocol):
     """One peer's connection. Nothing blocks: what cannot be done now raises BlockingIOError.
 
-    All methods except `is_gone`, `has_unread`, `unacknowledged`, `keep_unsent` and the `watch_` ones may raise OSError:
-    the connection is then broken.
+    All methods except `is_gone`, `peek`, `unacknowledged`, `keep_unsent` and the `watch_` ones may raise OSError: the
+    connection is then broken.
     """
 
     @property
@@ -50,8 +50,8 @@ class Transport(Protocol):
     def is_gone(self) -> bool:
         """Return whether the peer has sent its last byte, or broken the connection. Bytes may be left to be read."""
 
-    def has_unread(self) -> bool:
-        """Return whether the peer has sent something that was not read yet, or its end. It raises nothing."""
+    def peek(self, most: int) -> bytes:
+        """Return up to `most` bytes that the peer has sent, and leave them to be read. It raises nothing."""
 
     def unacknowledged(self) -> int:
         """Return how many bytes were sent that the peer has not acknowledged. It raises nothing."""
@@ -89,17 +89,8 @@ def unacknowledged(descriptor: int) -> int:
 
 def has_hung_up(descriptor: int) -> bool:
     """Return whether the peer of a TCP connection has sent its FIN, also behind bytes that are not read, or a reset."""
-    return _is_ready(descriptor, select.POLLRDHUP)
-
-
-def has_unread(descriptor: int) -> bool:
-    """Return whether there is something to read from a TCP connection."""
-    return _is_ready(descriptor, select.POLLIN)
-
-
-def _is_ready(descriptor: int, events: int) -> bool:
     poll = select.poll()
-    poll.register(descriptor, events)
+    poll.register(descriptor, select.POLLRDHUP)
     return bool(poll.poll(0))
 
 
@@ -133,9 +124,12 @@ class TcpTransport:
         """Whether the peer has closed or reset the connection, also behind bytes that are not read yet."""
         return has_hung_up(self._descriptor)
 
-    def has_unread(self) -> bool:
-        """Whether bytes have come that are not read yet."""
-        return has_unread(self._descriptor)
+    def peek(self, most: int) -> bytes:
+        """Read with MSG_PEEK."""
+        try:
+            return self.connection.recv(most, socket.MSG_PEEK)
+        except OSError:
+            return b""
 
     def unacknowledged(self) -> int:
         """How many bytes sent the peer's kernel has not acknowledged (SIOCOUTQ)."""

@@ -13,13 +13,14 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any, Final, Protocol
 
 import aiohttp
 import msgspec
 
-from weir.proxy.admin.fleet import Target, bearer, scheme
+from weir.proxy.admin.fleet import Target, bearer, body_of, scheme
 from weir.proxy.config.address import Address
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.log import EventLog, innermost_frame
@@ -55,52 +56,44 @@ class SharedRates(Protocol):
         """Put the shares in force that this sidecar has now. Called at each tick."""
 
 
+@dataclass(eq=False)
 class Exchange:
-    """Shares the rates of `users` with other sidecars.
+    """Shares the rates of `_users` with other sidecars.
 
-    `targets` tells where these are; `clock` gives monotonic seconds. `token` opens the others' admin HTTP, `tls` is
+    `_find_targets` tells where these are; `now` gives monotonic seconds. `token` opens the others' admin HTTP, `tls` is
     what to ask them with; None: without TLS.
     """
 
-    def __init__(
-        self,
-        own_id: int,
-        users: Sequence[SharedRates],
-        targets: Callable[[], Awaitable[Sequence[Target]]],
-        log: EventLog,
-        clock: Callable[[], float] = time.monotonic,
-        token: Callable[[], str | None] = lambda: None,
-        tls: Callable[[], ssl.SSLContext] | None = None,
-    ) -> None:
-        self.own_id = own_id
-        self.shares: dict[str, Share] = {}
-        self.refused: Counter[str] = Counter(dict.fromkeys(REFUSALS, 0))
-        self.asked = 0
-        """How many requests were sent."""
-        self.heard_at: dict[int, float] = {}
-        """When each other sidecar asked or answered last."""
-        self._users = users
-        self._owners: dict[str, SharedRates] = {}
-        self._find_targets = targets
-        self._log = log
-        self.now = clock
-        self._token = token
-        self._tls = tls
-        self._life = secrets.randbits(62)
-        self._numbers = count(1)
-        self._begins = True
-        self._missed_at: dict[str | None, float] = {}  # when each rate was not had; None: any, as the process began
-        self._targets: Sequence[Target] = ()
-        self._looked_at = -LOOK_SECONDS
-        self._learnt: dict[Address, int] = {}
-        self._due: dict[Address, float] = {}
-        self._changed = asyncio.Event()
-        self._running: asyncio.Task[None] | None = None
-        self.under_way: dict[Address, asyncio.Task[None]] = {}
-        """The requests that are not answered yet, one for each sidecar at most."""
-        self.looking: asyncio.Task[None] | None = None
-        """The look for the others' addresses, while it goes on."""
-        self._session: aiohttp.ClientSession | None = None
+    own_id: int
+    _users: Sequence[SharedRates]
+    _find_targets: Callable[[], Awaitable[Sequence[Target]]]
+    _log: EventLog
+    now: Callable[[], float] = time.monotonic
+    token: Callable[[], str | None] = lambda: None
+    tls: Callable[[], ssl.SSLContext] | None = None
+    shares: dict[str, Share] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(REFUSALS, 0)))
+    asked: int = 0
+    """How many requests were sent."""
+    heard_at: dict[int, float] = field(default_factory=dict)
+    """When each other sidecar asked or answered last."""
+    under_way: dict[Address, asyncio.Task[None]] = field(default_factory=dict)
+    """The requests that are not answered yet, one for each sidecar at most."""
+    looking: asyncio.Task[None] | None = None
+    """The look for the others' addresses, while it goes on."""
+    _owners: dict[str, SharedRates] = field(default_factory=dict)
+    _life: int = field(default_factory=lambda: secrets.randbits(62))
+    _numbers: count[int] = field(default_factory=lambda: count(1))
+    _begins: bool = True
+    _missed_at: dict[str | None, float] = field(default_factory=dict)
+    """When each rate was not had; None: any, as the process began."""
+    _targets: Sequence[Target] = ()
+    _looked_at: float = -LOOK_SECONDS
+    _learnt: dict[Address, int] = field(default_factory=dict)
+    _due: dict[Address, float] = field(default_factory=dict)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _running: asyncio.Task[None] | None = None
+    _session: aiohttp.ClientSession | None = None
 
     def start(self) -> None:
         """Begin. It costs nothing while no rate is shared."""
@@ -270,14 +263,9 @@ class Exchange:
             timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
             self._session = aiohttp.ClientSession(timeout=timeout, auto_decompress=False)
         body: Any = msgspec.json.encode(request)
-        url, headers = f"{scheme(self._tls)}://{admin}/v1/shares", bearer(self._token())
-        tls = True if self._tls is None else self._tls()
+        url, headers = f"{scheme(self.tls)}://{admin}/v1/shares", bearer(self.token())
+        tls = True if self.tls is None else self.tls()
         async with self._session.post(url, data=body, headers=headers, allow_redirects=False, ssl=tls) as response:
             if response.status != 200:
                 raise ValueError(f"it answers with {response.status}")
-            text = await response.content.read(MOST_BYTES)
-            while not response.content.at_eof():
-                if len(text) >= MOST_BYTES:
-                    raise ValueError("its answer does not end")
-                text += await response.content.read(MOST_BYTES - len(text))
-            return msgspec.json.decode(text, type=ShareAnswer)
+            return msgspec.json.decode(await body_of(response, MOST_BYTES), type=ShareAnswer)

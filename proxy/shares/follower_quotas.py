@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 
 from weir.lag.broker_ids import MOST_IDS
@@ -12,6 +13,7 @@ from weir.quota.shares.share import Terms
 from weir.quota.throttle import Throttle
 
 
+@dataclass(eq=False)
 class FollowerQuotas:
     """Shares the quotas of `throttle`, that of the leader's side, with the sidecars of all brokers but the follower.
 
@@ -19,22 +21,15 @@ class FollowerQuotas:
     that had no quota.
     """
 
-    def __init__(
-        self,
-        throttle: Throttle,
-        brokers: Callable[[], Collection[int]],
-        changed: Callable[[], None],
-        clock: Callable[[], float],
-    ) -> None:
-        self._throttle = throttle
-        self._brokers = brokers
-        self._changed = changed
-        self._clock = clock
-        self._meters: dict[str, DemandMeter] = {}
-        self._quotas: dict[str, Quota] = {}
-        self._rates: dict[str, int] = {}
-        self.followers: frozenset[int] = frozenset()
-        """All brokers that were ever seen: one that returns finds its quota in force."""
+    _throttle: Throttle
+    _brokers: Callable[[], Collection[int]]
+    _changed: Callable[[], None]
+    _clock: Callable[[], float]
+    _meters: dict[str, DemandMeter] = field(default_factory=dict)
+    _quotas: dict[str, Quota] = field(default_factory=dict)
+    _rates: dict[str, int] = field(default_factory=dict)
+    followers: frozenset[int] = frozenset()
+    """All brokers that were ever seen: one that returns finds its quota in force."""
 
     def shared(self) -> Mapping[str, Terms]:
         """Return each follower's rate, shared by all brokers but that one; none while the brokers are not known."""

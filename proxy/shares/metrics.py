@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from weir.proxy.admin.exposition import Family
+from weir.proxy.admin.exposition import Family, counter, gauge
 from weir.proxy.shares.exchange import Exchange
 
 MOST_PEERS = 1000
@@ -12,40 +12,32 @@ MOST_PEERS = 1000
 
 def share_families(exchange: Exchange) -> Iterator[Family]:
     """Yield what is shared, and how the others are heard."""
-    shares = list(exchange.shares.items())
-    yield Family(
-        "weir_share_bytes_per_second",
-        "gauge",
-        "What this sidecar may use now of a rate that several share.",
-        ("rate",),
-        [((name,), round(share.current(), 1)) for name, share in shares],
+    shares, now = list(exchange.shares.items()), exchange.now()
+    used = {name: round(share.current(), 1) for name, share in shares}
+    yield gauge(
+        "weir_share_bytes_per_second", "What this sidecar may use now of a rate that several share.", used, "rate"
     )
-    yield Family(
+    yield gauge(
         "weir_share_wanted_bytes_per_second",
-        "gauge",
         "What this sidecar would use of a rate that several share.",
-        ("rate",),
-        [((name,), round(share.demand, 1)) for name, share in shares],
+        {name: round(share.demand, 1) for name, share in shares},
+        "rate",
     )
-    yield Family(
+    yield gauge(
         "weir_share_sidecars_without_rate",
-        "gauge",
         "Sidecars that do not have a rate which this one divides; their part goes to the others.",
-        ("rate",),
-        [((name,), len(share.without)) for name, share in shares],
+        {name: len(share.without) for name, share in shares},
+        "rate",
     )
-    now = exchange.now()
-    yield Family(
+    yield gauge(
         "weir_share_report_age_seconds",
-        "gauge",
         "Since when the sidecar of another broker, with which a rate is shared, was not heard.",
-        ("peer",),
-        [((str(peer),), round(now - at, 3)) for peer, at in sorted(exchange.heard_at.items())[:MOST_PEERS]],
+        {str(peer): round(now - at, 3) for peer, at in sorted(exchange.heard_at.items())[:MOST_PEERS]},
+        "peer",
     )
-    yield Family(
+    yield counter(
         "weir_share_reports_refused",
-        "counter",
         "What other sidecars said of shared rates and counts for nothing, by reason.",
-        ("reason",),
-        [((reason,), count) for reason, count in exchange.refused.items()],
+        exchange.refused,
+        "reason",
     )

@@ -80,9 +80,7 @@ class LayeredThrottle:
         self._apply = apply
         self._clock = clock
         self._cluster = cluster
-        self._layers: dict[Source, Layer] = {"file": _layer_of_file(table), HTTP: Layer(HTTP)}
-        self.effective = merge(self._layers.values(), clock())
-        self.table = _table_of(self.effective)
+        self._see({"file": _layer_of_file(table), HTTP: Layer(HTTP)})
 
     def load(self, table: ThrottleTable) -> list[str]:
         """Put the file's table in force. Returns the paths of parts in which it undoes what HTTP had set or removed."""
@@ -185,10 +183,15 @@ class LayeredThrottle:
 
     def _put(self, layers: dict[Source, Layer]) -> None:
         # no await from here on, so that nobody sees half of the change
+        self._see(layers)
+        self._apply(self.table)
+
+    def _see(self, layers: dict[Source, Layer]) -> None:
         self._layers = layers
         self.effective = merge(layers.values(), self._clock())
         self.table = _table_of(self.effective)
-        self._apply(self.table)
+        self.by_hand = sides_by_hand(self.effective)
+        """The sides of which a part in force may have been forgotten."""
 
 
 def untold_throttle(now: float) -> Layer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -47,26 +48,19 @@ class LiveKeys:
         return tuple(_stamp_of(path) for path in self.files.paths)
 
 
+@dataclass(eq=False)
 class KeyWatch:
     """Looks at the files of all keys, in a thread, from `start` to `close`.
 
     `changed` is called when there are new ones. `now` gives seconds since 1970.
     """
 
-    def __init__(
-        self,
-        all_keys: Sequence[LiveKeys],
-        stats: TlsStats,
-        log: EventLog,
-        changed: Callable[[], None] = lambda: None,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self.all_keys = tuple(all_keys)
-        self._stats = stats
-        self._log = log
-        self._changed = changed
-        self._now = now
-        self._running: asyncio.Task[None] | None = None
+    all_keys: Sequence[LiveKeys]
+    _stats: TlsStats
+    _log: EventLog
+    _changed: Callable[[], None] = lambda: None
+    now: Callable[[], float] = time.time
+    _running: asyncio.Task[None] | None = field(init=False, default=None)
 
     def start(self) -> None:
         """Begin to look, if there is anything to look at."""
@@ -82,7 +76,7 @@ class KeyWatch:
     def seconds_left(self) -> dict[str, float]:
         """Return how long each certificate is valid, by the name of its table; below 0 where it has expired."""
         expiries = {keys.name: keys.keys.expires_at for keys in self.all_keys}
-        return {name: at - self._now() for name, at in expiries.items() if at is not None}
+        return {name: at - self.now() for name, at in expiries.items() if at is not None}
 
     async def check(self) -> None:
         """Load again what has changed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from weir.quota.settings import SideName
 
@@ -35,10 +35,15 @@ HandshakeResult = Literal[
 - `worker_ended`: the worker process that did it ended.
 """
 
-KNOWN_RESULTS: Final[tuple[HandshakeResult, ...]] = (
-    *("ok", "certificate_expired", "unknown_ca", "no_certificate", "wrong_name", "not_strict", "version"),
-    *("not_tls", "refused_by_peer", "closed", "timeout", "too_many", "worker_ended", "other"),
+KNOWN_RESULTS: Final[tuple[HandshakeResult, ...]] = get_args(HandshakeResult)
+
+LASTING_FAILURES: Final[tuple[HandshakeResult, ...]] = (
+    *("certificate_expired", "unknown_ca", "no_certificate", "wrong_name", "not_strict"),
+    *("version", "refused_by_peer", "other"),
 )
+"""How a handshake ends that ends so again. Who is not there, or is slow, may be back with the next connection; and who
+speaks no TLS is no broker where brokers speak it.
+"""
 
 Peer = Literal["client", "upstream"]
 """Which end of a link: who connected to the sidecar, or whom it connected to."""

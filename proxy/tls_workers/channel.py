@@ -8,6 +8,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -19,28 +20,25 @@ _IN_A_ROW: Final = 64
 Message = TypeVar("Message")
 
 
+@dataclass(eq=False)
 class Channel(Generic[Message]):
     """One end of it, a SOCK_SEQPACKET socket. `ended` is called once, when the other process is gone.
 
     Who is given descriptors owns them.
     """
 
-    def __init__(
-        self,
-        connection: socket.socket,
-        kinds: Any,
-        received: Callable[[Message, list[int]], None],
-        ended: Callable[[], None],
-    ) -> None:
-        connection.setblocking(False)
-        self._connection = connection
+    _connection: socket.socket
+    kinds: InitVar[Any]
+    _received: Callable[[Message, list[int]], None]
+    _ended: Callable[[], None]
+    is_open: bool = True
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _unsent: deque[tuple[bytes, list[int]]] = field(default_factory=deque)
+
+    def __post_init__(self, kinds: Any) -> None:
+        self._connection.setblocking(False)
         self._decoder = msgspec.msgpack.Decoder(kinds)
-        self._received = received
-        self._ended = ended
-        self._loop = asyncio.get_running_loop()
-        self._unsent: deque[tuple[bytes, list[int]]] = deque()
-        self.is_open = True
-        self._loop.add_reader(connection, self.read)
+        self._loop.add_reader(self._connection, self.read)
 
     def send(self, message: Any, descriptors: Sequence[int] = ()) -> None:
         """Send a message, later where the other process does not take it now.

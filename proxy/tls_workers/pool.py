@@ -9,13 +9,14 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from weir.proxy.log import EventLog
 from weir.proxy.relay.buffers import LARGE_BUFFER_SIZE
 from weir.proxy.relay.tls_ends import Wanted, open_here
-from weir.proxy.relay.transport import Transport
+from weir.proxy.relay.transport import TcpTransport, Transport
 from weir.proxy.tls.keys import ClientAuth, Keys
 from weir.proxy.tls.live_keys import LiveKeys
 from weir.proxy.tls.results import HandshakeFailed
@@ -118,24 +119,22 @@ class TlsWorkers:
         self._restarts[worker] = asyncio.get_running_loop().call_later(pause, worker.start)
 
 
+@dataclass(eq=False)
 class _Worker:
     """One of them."""
 
-    def __init__(
-        self, number: int, tell: Callable[[str, int, str], None], ended: Callable[[_Worker, str], None]
-    ) -> None:
-        self.number = number
-        self.is_ready = False
-        self.handed: dict[int, Handed] = {}
-        self.free: list[int] = []
-        self.counts: SharedCounts | None = None
-        self._tell = tell
-        self._ended = ended
-        self._process: subprocess.Popen[bytes] | None = None
-        self._channel: Channel[FromWorker] | None = None
-        self._told: dict[LiveKeys, Keys] = {}
-        self._started_at = 0.0
-        self._pause = FIRST_PAUSE_SECONDS
+    number: int
+    _tell: Callable[[str, int, str], None]
+    _ended: Callable[[_Worker, str], None]
+    is_ready: bool = False
+    handed: dict[int, Handed] = field(default_factory=dict)
+    free: list[int] = field(default_factory=list)
+    counts: SharedCounts | None = None
+    _process: subprocess.Popen[bytes] | None = None
+    _channel: Channel[FromWorker] | None = None
+    _told: dict[LiveKeys, Keys] = field(default_factory=dict)
+    _started_at: float = 0.0
+    _pause: float = FIRST_PAUSE_SECONDS
 
     def start(self) -> None:
         """Start the process."""
@@ -202,7 +201,7 @@ class _Worker:
             ours.close()
             connection.close()
             raise
-        return WorkerTransport(ours, connection, handed, self.counts.taken, self._channel.read)
+        return WorkerTransport(TcpTransport(ours), connection, handed, self.counts.taken, self._channel.read)
 
     @property
     def pid(self) -> int | None:

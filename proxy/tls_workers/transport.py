@@ -11,10 +11,10 @@ import select
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from weir.protocol.response_scanner import Buffer
-from weir.proxy.relay.transport import TcpTransport, has_hung_up, has_unread, unacknowledged
+from weir.proxy.relay.transport import TcpTransport, has_hung_up, unacknowledged
 
 
 @dataclass(slots=True)
@@ -28,30 +28,24 @@ class Handed:
     worker_ended: bool = False
 
 
+@dataclass(eq=False, slots=True)
 class WorkerTransport:
     """A `Transport` over it.
 
     `taken` returns how many of the bytes sent TLS has taken; `hear` takes what the worker has said, now.
     """
 
-    __slots__ = ("_connection", "_handed", "_has_finished", "_hear", "_plain", "_sent", "_taken", "tells_again")
+    _plain: TcpTransport
+    _connection: socket.socket
+    _handed: Handed
+    _taken: Callable[[int], int]
+    _hear: Callable[[], None]
+    _sent: int = 0
+    _has_finished: bool = False
+    tells_again: bool = field(init=False)
 
-    def __init__(
-        self,
-        plain: socket.socket,
-        connection: socket.socket,
-        handed: Handed,
-        taken: Callable[[int], int],
-        hear: Callable[[], None],
-    ) -> None:
-        self._plain = TcpTransport(plain)
-        self._connection = connection
-        self._handed = handed
-        self._taken = taken
-        self._hear = hear
-        self._sent = 0
-        self._has_finished = False
-        self.tells_again: bool = self._plain.tells_again
+    def __post_init__(self) -> None:
+        self.tells_again = self._plain.tells_again
 
     def receive_into(self, buffer: memoryview, size: int = 0, /) -> int:
         """Read what the worker has decrypted."""
@@ -90,9 +84,9 @@ class WorkerTransport:
         """Ask the kernel: TLS may have said farewell where TCP has not."""
         return has_hung_up(self._connection.fileno()) or self._plain.is_gone()
 
-    def has_unread(self) -> bool:
-        """Ask the kernel: the worker may not have read what has come."""
-        return self._plain.has_unread() or has_unread(self._connection.fileno())
+    def peek(self, most: int) -> bytes:
+        """Look at what the worker has decrypted."""
+        return self._plain.peek(most)
 
     def unacknowledged(self) -> int:
         """Return what is on its way to TLS, and what the kernel has of the connection.

@@ -9,13 +9,9 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from weir.protocol.fetch import (
-    FetchRequest,
-    ResponseTopic,
-    encode_fetch_response,
-    encode_response_topics,
-    fetch_version,
-)
+from weir.protocol.fetch_request import FetchRequest
+from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, encode_response_topics
+from weir.protocol.fetch_versions import fetch_version
 from weir.protocol.steps import PER_STEP, Steps
 from weir.protocol.take_out import Passing
 from weir.quota.fetch import request_parts

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container
 
 from msgspec import Struct
 
-from weir.protocol.fetch import FetchRequest
+from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.response_scanner import ResponseHead
 from weir.protocol.take_out import Admit
 

@@ -8,17 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from weir.protocol.fetch import (
-    RESPONSE_ENTRY,
-    FetchRequest,
-    RequestTopic,
-    ResponseTopic,
-    encode_fetch_response,
-    encode_response_topics,
-    fetch_version,
-    made_up_entries,
-)
+from weir.protocol.fetch_request import FetchRequest
+from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, encode_response_topics, made_up_entries
 from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
+from weir.protocol.fetch_versions import fetch_version
+from weir.protocol.request_topics import RequestTopic
+from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 from weir.protocol.steps import PER_STEP, Steps, StepWork
 from weir.protocol.take_out import Passing

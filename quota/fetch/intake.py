@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from weir.protocol.errors import MalformedFrame
-from weir.protocol.fetch import FetchRequest, fetch_version
+from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_session import FIRST_SESSION_VERSION
+from weir.protocol.fetch_versions import fetch_version
 from weir.protocol.steps import Steps, StepWork
 from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.state import ReplicaTopic

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from weir.protocol.fetch import FetchRequest, encode_fetch_response
+from weir.protocol.fetch_request import FetchRequest
+from weir.protocol.fetch_response import encode_fetch_response
 from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 from weir.protocol.steps import Steps, at_once

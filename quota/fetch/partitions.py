@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from weir.lag.broker_ids import STRANGER
-from weir.protocol.fetch import NO_LEADER_EPOCH
+from weir.protocol.fetch_versions import NO_LEADER_EPOCH
 from weir.protocol.steps import PER_STEP, Steps, StepWork
 from weir.quota.counters import IntervalCounts
 from weir.quota.fetch.order import GrantQueue

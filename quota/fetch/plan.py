@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from weir.protocol.fetch import FetchRequest
+from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.take_out import MOST_HELD
 from weir.quota.budget.queue import CLAIM_SECONDS
 from weir.quota.budget.quota import Ask, Offer, Part, Quota

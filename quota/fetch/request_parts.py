@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
-from weir.protocol.fetch import FetchRequest, RequestTopic, fetch_version
+from weir.protocol.fetch_request import FetchRequest
+from weir.protocol.fetch_versions import fetch_version
+from weir.protocol.request_topics import RequestTopic
 from weir.protocol.steps import PER_STEP, Steps, StepWork
 from weir.quota.fetch.state import Grant, ReplicaPartition, ReplicaTopic
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from weir.protocol.fetch import FetchRequest, ForgottenTopic, RequestTopic, fetch_version
+from weir.protocol.fetch_request import FetchRequest, ForgottenTopic
 from weir.protocol.fetch_session import (
     FINAL_EPOCH,
     FIRST_SESSION_VERSION,
@@ -21,6 +21,8 @@ from weir.protocol.fetch_session import (
     FollowerSession,
     LeaderSession,
 )
+from weir.protocol.fetch_versions import fetch_version
+from weir.protocol.request_topics import RequestTopic
 from weir.protocol.response_scanner import ResponseHead
 from weir.protocol.steps import PER_STEP, Steps, StepWork
 from weir.quota.counters import ThrottleStats

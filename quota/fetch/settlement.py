@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from weir.protocol.fetch import RESPONSE_ENTRY
 from weir.protocol.metadata import NO_ID, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
+from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
 from weir.protocol.steps import Steps, StepWork
 from weir.quota.budget.ledger import StrictLedger

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from weir.lag.asked_topic import AskedTopic
-from weir.protocol.fetch import NO_LEADER_EPOCH, made_up_entries
+from weir.protocol.fetch_response import made_up_entries
+from weir.protocol.fetch_versions import NO_LEADER_EPOCH
 from weir.quota.batches import BatchSizes
 from weir.quota.budget.ledger import StrictLedger
 from weir.quota.budget.quota import Part, Quota

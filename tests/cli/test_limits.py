@@ -24,6 +24,8 @@ client_id = "mine"
 "byte.rate.limit" = 5000
 """
 
+NONE_LIMITED = "No client is limited. To count records alone: weir limits set --client-id ID --records none\n"
+
 Weir = Callable[..., Coroutine[None, None, tuple[int, str]]]
 
 
@@ -80,8 +82,8 @@ async def test_limit_that_ends_says_who_and_why(weir: Weir, sidecars: list[Sidec
 
 
 async def test_all_limits_are_removed_by_all_alone(weir: Weir, sidecars: list[Sidecar]) -> None:
-    assert await weir("clear", "--all") == (0, "No client is limited.\n")
-    assert await weir("show") == (0, "No client is limited.\n")
+    assert await weir("clear", "--all") == (0, NONE_LIMITED)
+    assert await weir("show") == (0, NONE_LIMITED)
     assert (await weir("clear"))[1].count("byte.rate.limit 5000") == 2
 
 

@@ -106,6 +106,7 @@ public final class ForeignClient {
         settings.put("acks", job.get("acks"));
         settings.put("batch.size", Integer.toString(Integer.parseInt(job.get("batch")) * (size + 8) + 100));
         settings.put("linger.ms", "20");
+        settings.put("metadata.max.age.ms", job.get("metadata_ms"));
         if (!job.get("acks").equals("-1")) settings.put("enable.idempotence", "false");
         Producer<String, String> producer = new KafkaProducer<>(settings);
         for (int number = first; number < Integer.parseInt(job.get("count")); number += step) {

@@ -84,7 +84,7 @@ def arrived(cluster: Cluster, topic: str, count: int) -> bool:
 def run(cluster: Cluster, drivers: Drivers, client: str, role: str, topic: str, count: int, **job: Any) -> Outcome:
     found: dict[str, Any] = {"role": role, "topic": topic, "count": count, "size": SIZE, "batch": 25, "acks": -1}
     found |= {"bootstrap": through_sidecar(cluster, 1), "client_id": topic, "fetch_bytes": 1500, "seconds": 60}
-    found |= {"producers": 1}
+    found |= {"producers": 1, "metadata_ms": 300_000}
     outcome = drivers.run(client, found | job)
     print(f"{client}: {outcome}")
     return outcome
@@ -113,20 +113,20 @@ def check_rate(outcome: Outcome, limit: float, batch: int) -> None:
     assert rate >= LEAST or os.getloadavg()[0] > BUSY * (os.cpu_count() or 1)
 
 
-def rebalances(cluster: Cluster, group: str) -> int:
-    """Return how many generations a group had with a member in it, by the coordinator's log."""
-    text = cluster.brokers[1].log.read_text(errors="replace")
-    return len(set(re.findall(rf"Stabilized group {re.escape(group)} generation (\d+)", text)))
-
-
 def joins(cluster: Cluster, group: str) -> int:
     """Return how often a group took a member in: once each, unless it lost one or was left.
 
-    A member that rejoins is not among them: Java's and kafka-python do so where all of their brokers' ports refused for
-    a moment, as they begin with their bootstrap addresses anew (KIP-899).
+    A member that rejoins is not among them: kafka-python's does where it joined before its metadata came, and Java's
+    too where all of its brokers' ports refused for a moment, as it begins with its bootstrap addresses anew (KIP-899).
     """
     text = cluster.brokers[1].log.read_text(errors="replace")
     return len(re.findall(rf"Preparing to rebalance group {re.escape(group)} .*reason: Adding new member", text))
+
+
+def lost(cluster: Cluster, group: str) -> int:
+    """Return how many members a group lost as their heartbeats did not come in time."""
+    text = cluster.brokers[1].log.read_text(errors="replace")
+    return len(re.findall(rf"Preparing to rebalance group {re.escape(group)} .*heartbeat expiration", text))
 
 
 def start_at_the_begin(cluster: Cluster, group: str) -> None:

@@ -1,7 +1,11 @@
-"""One broker with a sidecar before it, and the programs that drive foreign clients, built where their tools are."""
+"""One broker with a sidecar before it, and the programs that drive foreign clients, built where their tools are.
+
+`KAFKA=3.9.2 make clients` takes another Kafka than the newest, and Java's client of that version.
+"""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +21,8 @@ from weir.lab.settings import Route
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    with KraftCluster(brokers=1, routes=Route.INGRESS) as running:
+    version = {"version": os.environ["KAFKA"]} if "KAFKA" in os.environ else {}
+    with KraftCluster(brokers=1, routes=Route.INGRESS, **version) as running:
         # A first group waits for its coordinator: from here on all begin alike, without a limit and with one.
         first = Consumer({"bootstrap.servers": running.bootstrap_servers[0], "group.id": "first"})
 

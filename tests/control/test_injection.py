@@ -67,19 +67,6 @@ def test_what_a_pod_has_stays() -> None:
     assert paths == ["/metadata/annotations/weir~1status", "/spec/volumes/-", "/spec/initContainers/-"]
 
 
-@pytest.mark.parametrize(
-    ("spec", "metadata"),
-    [
-        ({"initContainers": [{"name": "weir"}]}, {"name": "kafka-0"}),
-        ({"hostNetwork": True}, {"name": "kafka-0"}),
-        ({}, {"generateName": "kafka-"}),
-    ],
-    ids=["has one", "the node's network", "no name"],
-)
-def test_another_pod_is_left_as_it_is(spec: Any, metadata: dict[str, str]) -> None:
-    assert reviewed(review(spec, **metadata), SIDECAR)["response"] == {"uid": "7", "allowed": True}
-
-
 async def test_server_answers_reviews_and_says_what_is_none() -> None:
     async with TestClient(TestServer(application(SIDECAR))) as client:
         answer = await client.post("/pods", data=review({}, name="kafka-0"))

@@ -570,7 +570,7 @@ def test_lost_journal_leaves_nothing_of_the_move(file: JournalFile) -> None:
     file.path.unlink()
     cluster.end_moves()
     verdict = ended(cluster, what, file)
-    assert verdict.by_plan
+    assert verdict.put_back is not None and verdict.put_back.by_plan
     assert cluster.throttles == NOTHING
 
 

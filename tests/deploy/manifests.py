@@ -29,12 +29,11 @@ def _parsed(path: Path) -> list[Manifest]:
 
 
 def rendered(folder: Path) -> Iterator[Manifest]:
-    """What `kubectl kustomize` makes of a folder. These kustomizations use nothing but resources."""
+    """What `kubectl kustomize` makes of a folder, whose kustomization uses nothing but resources."""
     (kustomization,) = documents(folder / "kustomization.yaml")
     assert kustomization.keys() == {"apiVersion", "kind", "resources"}
     for name in kustomization["resources"]:
-        path = (folder / name).resolve()
-        yield from rendered(path) if path.is_dir() else documents(path)
+        yield from documents(folder / name)
 
 
 class Invalid(Exception):

@@ -238,7 +238,7 @@ def test_stop_drains(running: Machine) -> None:
 
 
 @pytest.mark.parametrize("fault", ["KILL", "STOP"])
-def test_sidecar_that_is_killed_or_hangs_is_started_again_and_its_broker_stays(running: Machine, fault: str) -> None:
+def test_sidecar_that_is_killed_or_hangs_is_started_again(running: Machine, fault: str) -> None:
     before, broker = running.show("weir", "MainPID"), running.show("kafka", "MainPID")
     running.run("kill", f"-{fault}", before)
     running.wait_for("a new sidecar", lambda: running.show("weir", "MainPID") not in ("0", before))
@@ -256,7 +256,7 @@ def hand_over(machine: Machine) -> None:
     assert machine.logged(f"event=taken_over connections=0 pid={machine.show('weir', 'MainPID')}")
 
 
-def test_sidecar_hands_over_to_a_new_process_and_its_watchdog_goes_on(running: Machine) -> None:
+def test_sidecar_hands_over_and_its_watchdog_goes_on(running: Machine) -> None:
     for _ in range(2):
         hand_over(running)
         assert running.run(PYTHON, "-c", ASK) == "0000000a00000007" + 12 * "0"

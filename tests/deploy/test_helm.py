@@ -68,7 +68,9 @@ def test_every_manifest_is_valid_and_belongs_to_the_release(way: str, minor: int
     found = charted(way, minor, **EVERYTHING)
     unknown = set()
     for manifest in found:
-        assert manifest["metadata"].get("namespace", NAMESPACE) == NAMESPACE
+        # What is no namespace's has a name with a dot, which neither a cluster's name nor a namespace's can have.
+        in_namespace = manifest["metadata"].get("namespace") == NAMESPACE
+        assert in_namespace or manifest["metadata"]["name"] == f"weir-kafka.{NAMESPACE}"
         assert manifest["metadata"]["labels"]["app.kubernetes.io/instance"] == "weir-kafka"
         try:
             validate(manifest)
@@ -92,7 +94,8 @@ def test_policy_gives_a_pod_a_valid_sidecar_with_no_more_rights_than_it_needs(wa
     check_hangs_are_ended(sidecar)
     security = sidecar["securityContext"]
     assert sidecar["restartPolicy"] == "Always"
-    assert "readinessProbe" not in sidecar  # else an operator would wait for it, and not restart the next broker
+    # An operator would wait for the one before it restarts the next broker, the kubelet for the other before it starts.
+    assert not {"readinessProbe", "startupProbe"} & sidecar.keys()
     assert security["allowPrivilegeEscalation"] is False
     assert security["readOnlyRootFilesystem"] is True
     assert security["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN"]}
@@ -155,10 +158,9 @@ def test_webhook_gives_pods_what_the_policy_gives_them(way: str, tmp_path: Path)
     assert webhook["rules"] == spec["matchConstraints"]["resourceRules"]
     assert webhook["matchConditions"] == spec["matchConditions"]
     assert webhook["namespaceSelector"] == binding["matchResources"]["namespaceSelector"]
-    refusing = {"key": "pod-security.kubernetes.io/enforce", "operator": "NotIn", "values": ["baseline", "restricted"]}
-    named = {"kubernetes.io/metadata.name": NAMESPACE}
+    named = {"kubernetes.io/metadata.name": NAMESPACE, "pod-security.kubernetes.io/enforce": "privileged"}
     opted_out = {"key": "weir/inject", "operator": "NotIn", "values": ["false"]}
-    assert webhook["namespaceSelector"] == {"matchLabels": named, "matchExpressions": [refusing, opted_out]}
+    assert webhook["namespaceSelector"] == {"matchLabels": named, "matchExpressions": [opted_out]}
 
 
 def test_pods_that_get_no_sidecar() -> None:
@@ -169,7 +171,8 @@ def test_pods_that_get_no_sidecar() -> None:
     misspelt = broker_pod()
     misspelt["metadata"]["labels"] = {"weir/inject": "flase"}
     left = [broker_pod(hostNetwork=True), broker_pod(initContainers=[{"name": "weir"}]), nameless, misspelt]
-    assert [len(pod["spec"].get("volumes", ())) for pod in applied(policy, *left)] == [0, 0, 0, 0]
+    left += [broker_pod(containers=[{"name": "weir"}]), broker_pod(volumes=[{"name": "weir-ca"}])]
+    assert not any("annotations" in pod["metadata"] for pod in applied(policy, *left))
     assert policy["spec"]["matchConstraints"]["objectSelector"] == {
         "matchLabels": {"strimzi.io/cluster": "kafka", "strimzi.io/broker-role": "true"},
         "matchExpressions": [{"key": "weir/inject", "operator": "NotIn", "values": ["false"]}],
@@ -248,6 +251,15 @@ def test_the_image_is_named_in_one_place() -> None:
     assert "weir-capture:" not in text
 
 
+def test_pods_with_ipv6_alone_and_a_port_that_the_api_server_reaches() -> None:
+    found = charted("strimzi", WEBHOOK, adminListen="[::]:9690", webhook={"port": 10250})
+    assert '\n[admin]\nlisten = "[::]:9690"\n' in one("ConfigMap", found, "weir-kafka")["data"]["weir.toml"]
+    (container,) = one("Deployment", found)["spec"]["template"]["spec"]["containers"]
+    assert container["args"][-1] == "--listen=[::]:10250"
+    assert container["ports"] == [{"name": "https", "containerPort": 10250}]
+    assert one("Service", found)["spec"]["ports"] == [{"name": "https", "port": 443, "targetPort": "https"}]
+
+
 def test_brokers_without_a_policy_are_not_cut_off() -> None:
     assert "NetworkPolicy" not in {each["kind"] for each in charted("strimzi")}
     policy = one("NetworkPolicy", charted("strimzi", **EVERYTHING))["spec"]
@@ -272,6 +284,7 @@ def test_podmonitor_misses_a_broker_without_a_sidecar() -> None:
         ({"image": {"digest": "latest"}}, "digest"),
         ({"injection": "sidecar"}, "injection"),
         ({"podSelector": {"weir/inject": "yes"}}, "inject': value must be 'true'"),
+        ({"cluster": "a.b"}, "cluster"),
         ({"listener": {"port": 0}}, "port"),
         ({"resources": {"limits": {"memory": "1Gx"}}}, "memory"),
         ({"resources": {"requests": {"memory": "1.5Gi"}}}, "requests.memory is above resources.limits.memory"),

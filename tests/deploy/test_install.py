@@ -32,7 +32,7 @@ class Limiter(RecordRateLimiter):
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fresh clone of the repository."""
     folder = tmp_path_factory.mktemp("cloned") / "weir"
-    subprocess.run(["git", "clone", "--quiet", "--depth", "1", f"file://{PROJECT}", folder], check=True, timeout=60)
+    subprocess.run(["git", "clone", "--quiet", "--depth", "1", f"file://{PROJECT}", folder], check=True, timeout=300)
     return folder
 
 
@@ -88,7 +88,7 @@ def test_a_room_that_is_imported_by_its_folders_name_is_found() -> None:
         "import weir.limits.facts; assert files_of_two_modules(sys.modules) == []\n"
         "import limits.facts; print(files_of_two_modules(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=PROJECT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], cwd=PROJECT, capture_output=True, text=True, timeout=300)
     assert "['limits.facts', 'weir.limits.facts']" in done.stdout, done.stderr
 
 

@@ -17,9 +17,7 @@ from tests.deploy.manifests import (
     KUBERNETES,
     Invalid,
     Manifest,
-    SchemaMissing,
     check_hangs_are_ended,
-    check_podmonitor,
     rendered,
     sidecar_of,
     validate,
@@ -28,24 +26,16 @@ from weir.proxy.config.load import load_config
 
 pytestmark = pytest.mark.long
 
-EXAMPLES = ("strimzi/example", "confluent/example")
-FOLDERS = ("base", "monitoring", *EXAMPLES)
-# Resources of operators, of which kubernetes-validate has no schema.
-OF_OPERATORS = {"PodMonitor", "Kafka", "KafkaNodePool"}
+BASE = KUBERNETES / "base"
 
 
 def manifests() -> list[Any]:
-    """Every manifest, by its folder, kind and name."""
-    return [
-        pytest.param(manifest, id=f"{folder}-{manifest['kind']}-{manifest['metadata']['name']}")
-        for folder in FOLDERS
-        for manifest in rendered(KUBERNETES / folder)
-        if manifest["kind"] not in OF_OPERATORS
-    ]
+    """Every manifest, by its kind and name. None is an operator's, which a cluster may lack."""
+    return [pytest.param(each, id=f"{each['kind']}-{each['metadata']['name']}") for each in rendered(BASE)]
 
 
 def of_base(kind: str) -> Manifest:
-    (found,) = (each for each in rendered(KUBERNETES / "base") if each["kind"] == kind)
+    (found,) = (each for each in rendered(BASE) if each["kind"] == kind)
     return found
 
 
@@ -106,8 +96,7 @@ def test_brokers_are_restarted_one_by_one_when_nothing_is_out_of_sync(tmp_path: 
         tool.chmod(0o755)
         done = subprocess.run([shell, flag, words], check=False)
         assert (done.returncode == 0) is is_ready
-    (budget,) = (each for each in rendered(KUBERNETES / "base") if each["kind"] == "PodDisruptionBudget")
-    assert budget["spec"]["maxUnavailable"] == 1
+    assert of_base("PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
 
 
 def test_every_file_of_weir_passes_its_check(tmp_path: Path) -> None:
@@ -132,30 +121,10 @@ def test_every_file_of_weir_passes_its_check(tmp_path: Path) -> None:
         assert listening == {name: (address, 9095) for name, address in by_name.items()}
 
 
-def test_podmonitor_misses_a_broker_without_a_sidecar() -> None:
-    (podmonitor,) = rendered(KUBERNETES / "monitoring")
-    check_podmonitor(podmonitor)
-
-
-def test_brokers_are_created_where_there_is_no_prometheus_operator() -> None:
-    assert not {each["kind"] for each in rendered(KUBERNETES / "base")} & OF_OPERATORS
-
-
-def test_resources_of_operators_are_those_that_are_not_validated() -> None:
-    kinds = set()
-    for manifest in (each for folder in FOLDERS for each in rendered(KUBERNETES / folder)):
-        try:
-            validate(manifest)
-        except SchemaMissing:
-            kinds.add(manifest["kind"])
-    assert kinds == OF_OPERATORS
-
-
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed: Kustomize comes with it")
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_kustomize_renders_the_same(folder: str) -> None:
-    done = subprocess.run(["kubectl", "kustomize", KUBERNETES / folder], capture_output=True, text=True, check=True)
-    assert by_name(yaml.load_all(done.stdout, yaml.CSafeLoader)) == by_name(rendered(KUBERNETES / folder))
+def test_kustomize_renders_the_same() -> None:
+    done = subprocess.run(["kubectl", "kustomize", BASE], capture_output=True, text=True, check=True)
+    assert by_name(yaml.load_all(done.stdout, yaml.CSafeLoader)) == by_name(rendered(BASE))
 
 
 def by_name(found: Iterable[Manifest]) -> dict[tuple[str, str], Manifest]:

@@ -27,7 +27,7 @@ from weir.lab.release import bill_of, licences
 pytestmark = pytest.mark.long
 
 PROJECT = Path(__file__).parents[2]
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,12 @@ from itertools import islice
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.take_out import passed, take_out
-from weir.protocol.fetch import FETCH_VERSIONS, RESPONSE_ENTRY, FetchRequest, RequestTopic
+from weir.protocol.fetch_request import FetchRequest
+from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.header import FETCH, RequestHeader
 from weir.protocol.records import RecordsSeen
+from weir.protocol.request_topics import RequestTopic
+from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import ScannedTopic
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.fetch.link import ReplicaLink

@@ -15,11 +15,14 @@ class FakeLink:
     relayed: Relayed = field(default_factory=Relayed)
     is_reading: bool = True
     session_end: float = float("inf")
-    has_more: bool = False
     opaque_reason: str | None = None
     tls_broken: bool = False
     why: str = ""
     """Why it was evicted."""
+
+    def behind(self, most: int) -> bytes:
+        """Nothing has come."""
+        return b""
 
     def begin_work(self) -> None:
         """There is none."""

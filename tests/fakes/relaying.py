@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.protocol.wire import request, response
-from weir.protocol.fetch import FetchRequest
+from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 from weir.protocol.steps import Steps, T
 from weir.proxy.config.address import Address

@@ -18,21 +18,17 @@ from tests.fakes.conversation import (
     requested_partition,
     wait_for_bytes,
 )
+from tests.fakes.leader_sessions import Key, LeaderSessions
 from tests.fakes.take_out import passed, take_out
-from weir.protocol.fetch import (
-    FETCH_VERSIONS,
-    RESPONSE_ENTRY,
-    FetchRequest,
-    ForgottenTopic,
-    RequestTopic,
-    encode_fetch_response,
-)
+from tests.quota.model.wire import scan, scan_appended
+from weir.protocol.fetch_request import FetchRequest, ForgottenTopic
 from weir.protocol.header import FETCH, RequestHeader
-from weir.protocol.response_scanner import FetchResponseScanner, ResponseHead, ScannedTopic
+from weir.protocol.request_topics import RequestTopic
+from weir.protocol.response_body import RESPONSE_ENTRY
+from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 from weir.quota.fetch.decisions import Decision, Forward, Hold
 from weir.quota.fetch.link import ReplicaLink
 
-Key = tuple[bytes, int]
 Response = tuple[ResponseHead, list[ScannedTopic]]
 
 
@@ -44,40 +40,27 @@ class Upstream(Protocol):
 
 
 @dataclass
-class CachedPartition:
-    """A partition in a broker's session: its entry as asked for last, and the high watermark sent last."""
-
-    entry: bytes
-    high_watermark: int = -1
-
-
-@dataclass
-class BrokerSession:
-    """One session of a broker; `partitions` in the order in which they are read."""
-
-    uses_topic_ids: bool
-    epoch: int = 1
-    partitions: dict[Key, CachedPartition] = field(default_factory=dict)
-
-
-@dataclass
 class SessionLeader:
     """A broker with sessions. `full_fetches` counts those it was sent."""
 
     clock: MovedClock
     leader: Leader
     slots: int = 1000
-    sessions: dict[int, BrokerSession] = field(default_factory=dict)
-    full_fetches: int = 0
     fetches: int = 0
-    last_id: int = 0
     round_trip: float = 0.004
+
+    def __post_init__(self) -> None:
+        self.sessions = LeaderSessions(self.slots)
+
+    @property
+    def full_fetches(self) -> int:
+        return self.sessions.full_fetches
 
     def respond(self, request: FetchRequest) -> Response:
         self.fetches += 1
-        session, session_id, error_code = self._session(request)
+        session, session_id, error_code = self.sessions.of(request)
         self.clock.move(self.round_trip)
-        if error_code:
+        if session is None:
             return ResponseHead(error_code=error_code), []
         is_full = request.session_epoch in (0, -1)
         blocks = [
@@ -98,46 +81,6 @@ class SessionLeader:
         wait_for_bytes(self.clock, request, answered)
         return ResponseHead(session_id=session_id), answered
 
-    def _session(self, request: FetchRequest) -> tuple[BrokerSession, int, int]:
-        row = FETCH_VERSIONS[request.header.api_version]
-        if request.session_epoch in (0, -1):
-            self.full_fetches += 1
-            self.sessions.pop(request.session_id, None)
-            session, session_id = BrokerSession(row.names_topics_by_id), 0
-            _update(session, request)
-            if request.session_epoch == 0 and len(self.sessions) < self.slots:
-                session_id = self.last_id = self.last_id + 1
-                self.sessions[session_id] = session
-            return session, session_id, 0
-        found = self.sessions.get(request.session_id)
-        if found is None:
-            return BrokerSession(False), 0, 70
-        if found.epoch != request.session_epoch:
-            return found, 0, 71
-        if found.uses_topic_ids != row.names_topics_by_id:
-            return found, 0, 106
-        found.epoch += 1
-        _update(found, request)
-        if not found.partitions:
-            del self.sessions[request.session_id]
-            return found, 0, 0
-        return found, request.session_id, 0
-
-
-def _update(session: BrokerSession, request: FetchRequest) -> None:
-    row = FETCH_VERSIONS[request.header.api_version]
-    for name, entries, stride, _ in request.topics:
-        for at in range(0, len(entries), stride):
-            entry = entries[at : at + stride]
-            key = name, row.requested(stride).unpack(entry)[0]
-            if key in session.partitions:
-                session.partitions[key].entry = entry
-            else:
-                session.partitions[key] = CachedPartition(entry)
-    for name, partitions, _ in request.forgotten:
-        for partition in partitions:
-            session.partitions.pop((name, partition), None)
-
 
 @dataclass
 class Hop:
@@ -157,35 +100,20 @@ class Hop:
             decision = self.link.plan(request, self.clock.now - asked_at)
         self.decisions.append(decision)
         if not isinstance(decision, Forward):
-            return scan(request, decision.frame)
+            return scan(request.header.api_version, decision.frame)
         is_full = request.session_epoch in (0, -1)
         assert is_full or not decision.appended, "an incremental answer makes nothing up"
         head, answered = self.upstream.respond(decision.request)
         topics = take_out(answered, decision)
         self.link.settle(topics, head)
         patched = head if decision.head_patch is None else decision.head_patch(head)
-        return patched, passed(topics) + scan_appended(request, decision)
+        return patched, passed(topics) + appended_topics(decision)
 
 
-def scan(request: FetchRequest, frame: bytes) -> Response:
-    """What a whole response frame says."""
-    scanner = FetchResponseScanner(request.header.api_version, request.header.correlation_id)
-    scanner.receive(memoryview(frame))
-    assert scanner.done
-    return scanner.head, scanner.topics
-
-
-def scan_appended(request: FetchRequest, decision: Forward) -> list[ScannedTopic]:
+def appended_topics(decision: Forward) -> list[ScannedTopic]:
     """The topics that a sidecar made up, as the follower sees them."""
-    if not decision.appended:
-        return []
-    version = request.header.api_version
-    writer = FetchResponseScanner(version, 1, decision.appended, decision.appended_topics)
-    buffers, _ = writer.receive(memoryview(encode_fetch_response(version, 1, 0, [])))
-    reader = FetchResponseScanner(version, 1)
-    reader.receive(memoryview(b"".join(buffers)))
-    assert reader.done
-    return reader.topics
+    version = decision.request.header.api_version
+    return scan_appended(version, decision.appended, decision.appended_topics) if decision.appended else []
 
 
 @dataclass

@@ -25,7 +25,7 @@ import pytest
 from bench import peers
 from bench.peers import keys_of
 from bench.processes import free_port
-from weir.protocol.fetch import decode_fetch_request
+from weir.protocol.fetch_request import decode_fetch_request
 from weir.protocol.header import FETCH
 from weir.protocol.response_scanner import FetchResponseScanner
 

@@ -21,6 +21,7 @@ LEAST_MEAN = 0.6
 """How much of its quota a move has to use here: a busy machine keeps it from more. bench.moves has the tight bound."""
 
 BATCH_BYTES = 10_350  # one message of `fill` in the log: 10,240 bytes and the headers of it and of its batch
+LONG = 50_000  # bytes of a batch of several
 
 
 def roles(cluster: Cluster) -> tuple[int, int, int]:
@@ -40,14 +41,21 @@ def throttle(*topics: str, leader: int | None = None, follower: int | None = Non
     }
 
 
-def filled(cluster: Cluster, topic: str, replicas: Sequence[int], size: int, partitions: int = 5) -> str:
+def filled(
+    cluster: Cluster,
+    topic: str,
+    replicas: Sequence[int],
+    size: int,
+    partitions: int = 5,
+    batch_bytes: int = BATCH_BYTES,
+) -> str:
     """Create a topic of about `size` bytes, spread evenly over its partitions, each on `replicas`; return its name.
 
-    Each message is a batch of its own.
+    Each message is a batch of its own, or a few are: what only has to last is there five times as soon with `LONG`.
     """
     cluster.create_topic(topic, dict.fromkeys(range(partitions), replicas))
     sizes = dict.fromkeys(range(partitions), size // partitions)
-    fill(cluster.bootstrap_servers, topic, sizes, batch_bytes=BATCH_BYTES)
+    fill(cluster.bootstrap_servers, topic, sizes, batch_bytes=batch_bytes)
     return topic
 
 
@@ -168,15 +176,23 @@ def assert_used(received: ReceivedBytes, rate: float, least: float, seconds: flo
 
 
 def assert_keeps(series: Series, rate: int, least: float = LEAST_MEAN, batch_bytes: int = BATCH_BYTES) -> None:
-    """Prove of a whole move that its mean and its worst second keep the quota.
+    """Prove of a whole move that its mean and each of its seconds keep the quota.
 
     What an idle budget has saved comes at once, and in a short move counts for much. The mean has to reach
-    `least` x rate. `batch_bytes` is the largest batch of what is moved.
+    `least` x rate. `batch_bytes` is the largest batch of what is moved. A follower that has no processor for a while
+    writes in one second what came in two, which is no fault of a sidecar: a second may have more by what the file was
+    behind the quota when it began.
     """
     begin, end = series.span
     assert least * rate <= series.mean_rate() <= rate * (1 + SAVED_SECONDS / (end - begin))
-    worst, since = series.worst_window()
-    assert worst <= 1.05 * rate + batch_bytes, f"{worst:,.0f} bytes in the second from {since:.2f} on"
+    first = 0
+    for moment, total in zip(series.times, series.totals, strict=True):
+        while moment - series.begun[first] > 1.0:
+            first += 1
+        before = series.totals[first]
+        late = max(0.0, rate * (series.begun[first] - begin) - (before - series.totals[0]))
+        came, most = total - before, 1.05 * rate + batch_bytes + late
+        assert came <= most, f"{came:,} bytes in the second up to {moment:.2f}, of {most:,.0f}"
 
 
 def assert_read_once(cluster: Cluster, topic: str, producer: LiveProducer) -> None:

@@ -26,7 +26,7 @@ from tests.deploy.files import ALERTS, needs
 from tests.deploy.scrapes import Fired, Scrape, assert_fires, scrape
 from tests.fakes.pki import Authority
 from tests.integration.failing_limiter import FailingLimiter
-from tests.integration.moves import MB, filled, moving, throttle
+from tests.integration.moves import LONG, MB, filled, moving, throttle
 from tests.protocol.wire import request
 from weir.lab.cluster import Cluster
 from weir.lab.errors import Timeout
@@ -165,7 +165,7 @@ def test_more_than_the_quota_of_replicas_in_sync(alerts: Alerts) -> None:
 
 
 def test_replicas_that_pass_in_no_list(alerts: Alerts) -> None:
-    topic = filled(alerts.cluster, "unlisted", [1], 120 * MB)
+    topic = filled(alerts.cluster, "unlisted", [1], 120 * MB, batch_bytes=LONG)
     before = alerts.calm()
     with alerts.throttled("calm", rate=MB):
         with moving(alerts.cluster, [topic], [1, 2]):

@@ -107,7 +107,7 @@ def test_sidecars_are_put_in_throttle_a_move_and_are_taken_out(cluster: HostedCl
 
 
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
-def test_replication_goes_on_directly_when_a_sidecar_is_killed_or_hangs_in_mid_move(
+def test_replication_goes_on_past_a_sidecar_that_hangs_or_died(
     cluster: HostedCluster, topics: tuple[str, str], fault: signal.Signals
 ) -> None:
     """Killed: the kernel removes the rules at once. Hanging: new connections pass beside it after 5 s.
@@ -148,7 +148,7 @@ def group() -> Iterator[MemoryGroup]:
     group.remove()
 
 
-def test_replication_goes_on_directly_when_the_kernel_kills_a_sidecar_for_its_memory(
+def test_replication_goes_on_past_a_sidecar_out_of_memory(
     cluster: HostedCluster, group: MemoryGroup, topics: tuple[str, str]
 ) -> None:
     moved, live = topics
@@ -172,9 +172,7 @@ def _lives_when_asked(sidecar: Sidecar) -> bool:
     return sidecar.alive
 
 
-def test_sidecar_is_in_the_path_only_while_a_throttle_is_in_force(
-    cluster: HostedCluster, topics: tuple[str, str]
-) -> None:
+def test_sidecar_is_in_the_path_only_while_it_throttles(cluster: HostedCluster, topics: tuple[str, str]) -> None:
     """In and out ten times at the leader, each within 10 s of a throttle.
 
     Each time the follower makes its connection anew and waits for a second (replica.fetch.backoff.ms), so records wait.
@@ -193,9 +191,7 @@ def test_sidecar_is_in_the_path_only_while_a_throttle_is_in_force(
             assert sidecar.metrics().value("weir_captured") == 0
 
 
-def test_bytes_of_clients_that_pass_no_sidecar_count_beside_a_move(
-    cluster: HostedCluster, topics: tuple[str, str]
-) -> None:
+def test_bytes_of_clients_past_the_sidecar_count_beside_a_move(cluster: HostedCluster, topics: tuple[str, str]) -> None:
     """`weir move --auto` asks the sidecars what else its links carry: here a consumer's 4 MB, directly."""
     moved, live = topics
     put_in(cluster, live, LEADER, PEER)
@@ -222,9 +218,7 @@ def test_client_on_the_same_port_is_left_alone(cluster: HostedCluster, topics: t
         assert len(client.recv(4)) == 4
 
 
-def test_clients_are_limited_and_a_followers_quota_is_kept_at_its_leaders(
-    cluster: HostedCluster, topics: tuple[str, str]
-) -> None:
+def test_clients_are_limited_beside_a_quota_at_leaders(cluster: HostedCluster, topics: tuple[str, str]) -> None:
     """Clients and followers use the same port; no broker and no client is configured for it."""
     moved, live = topics
     quota = {"name": "into-3", "side": "follower", "rate": RATE, "peers": [FOLLOWER], "kept_at": "leaders"}
@@ -266,7 +260,7 @@ def _bytes_read(cluster: HostedCluster, topic: str, seconds: float) -> int:
         consumer.close()
 
 
-def test_captured_sidecars_speak_tls_with_each_other_until_one_is_killed(
+def test_captured_sidecars_speak_tls_until_one_is_killed(
     cluster: HostedCluster, topics: tuple[str, str], tmp_path: Path
 ) -> None:
     """[tls] around brokers that speak plaintext. Without one of the two, the other goes on without TLS."""

@@ -49,7 +49,7 @@ def tracks_all_for(cluster: HostedCluster) -> str | None:
     return cluster.sidecars[LEADER].status()["capture"]["all_tracked_for"]  # type: ignore[no-any-return]
 
 
-def test_brokers_connections_alone_are_tracked_until_a_firewall_needs_all(cluster: HostedCluster) -> None:
+def test_brokers_alone_are_tracked_until_a_firewall_needs_all(cluster: HostedCluster) -> None:
     live = "live"
     cluster.create_topic(live, {0: [LEADER, PEER]})
     with unharmed(cluster, live), others(cluster) as clients:

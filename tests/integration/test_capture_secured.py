@@ -154,9 +154,7 @@ def passed_as_it_is(sidecar: Sidecar, side: str) -> float:
     return sidecar.metrics().value("weir_passthrough_total", side=side, reason="tls")
 
 
-def test_followers_quota_is_kept_at_captured_leaders_while_their_keys_are_replaced(
-    secured: Secured, topics: tuple[list[str], str]
-) -> None:
+def test_quota_at_captured_leaders_outlives_their_keys(secured: Secured, topics: tuple[list[str], str]) -> None:
     """Each leader ends TLS with its broker's own key. The followers' sides have none for peers, and carry it on."""
     moved, live = topics
     cluster = secured.cluster
@@ -190,9 +188,7 @@ def test_followers_quota_is_kept_at_captured_leaders_while_their_keys_are_replac
 
 
 @pytest.mark.parametrize("secured", ["SSL"], indirect=True)
-def test_followers_quota_is_kept_at_its_own_side_with_a_certificate_of_its_peers(
-    secured: Secured, topics: tuple[list[str], str]
-) -> None:
+def test_quota_at_its_own_side_with_a_certificate_of_its_peers(secured: Secured, topics: tuple[list[str], str]) -> None:
     """No leader has a sidecar: each sees the follower's own certificate, from the follower's address."""
     moved, live = topics
     cluster, follower = secured.cluster, secured.cluster.hosts.address(FOLLOWER)
@@ -241,9 +237,7 @@ def taken_out(cluster: HostedCluster, brokers: Sequence[int] = BROKERS) -> None:
         assert sidecar.wait(20) == 0
 
 
-def test_replication_goes_on_over_tls_when_a_sidecar_is_killed_in_mid_move(
-    secured: Secured, topics: tuple[list[str], str]
-) -> None:
+def test_replication_over_tls_goes_on_past_a_killed_sidecar(secured: Secured, topics: tuple[list[str], str]) -> None:
     moved, live = topics
     cluster = secured.cluster
     with unharmed(cluster, live):

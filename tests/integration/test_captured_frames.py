@@ -19,8 +19,10 @@ from tests.integration.recorder import Recorder
 from weir.lab.cluster import Cluster, weir_run
 from weir.lab.modes import CORNERS, Mode
 from weir.lab.produce import LiveProducer
-from weir.protocol.fetch import RESPONSE_ENTRY, decode_fetch_request, encode_fetch_request, fetch_version
+from weir.protocol.fetch_request import decode_fetch_request, encode_fetch_request
 from weir.protocol.fetch_session import INITIAL_EPOCH
+from weir.protocol.fetch_versions import fetch_version
+from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import FetchResponseScanner
 
 pytestmark = pytest.mark.integration
@@ -51,7 +53,7 @@ def recorded_cluster(mode: Mode) -> Iterator[tuple[Cluster, list[Recorder]]]:
 
 
 @pytest.mark.parametrize("mode", CORNERS[1:], ids=lambda mode: mode.name)
-def test_captured_frames_are_read_alike_by_another_codec_and_hold_no_full_fetch(mode: Mode) -> None:
+def test_captured_frames_are_read_alike_by_another_codec(mode: Mode) -> None:
     with recorded_cluster(mode) as (cluster, recorders):
         topic = filled(cluster, "orders", [1], 16 * MB)
         cluster.sidecars[1].put_throttle(throttle(topic, leader=RATE))

@@ -82,7 +82,7 @@ class Reader:
         return time.monotonic() - begin
 
 
-def test_a_reader_bears_a_killed_sidecar_and_changed_limits_in_the_middle_of_pauses(cluster: Cluster) -> None:
+def test_a_reader_bears_a_killed_sidecar_and_changed_limits(cluster: Cluster) -> None:
     fill(cluster, "borne")
     client_id = "connector-consumer-borne-0"
     limit(cluster, client_id, 5)
@@ -102,7 +102,7 @@ def test_a_reader_bears_a_killed_sidecar_and_changed_limits_in_the_middle_of_pau
     assert reader.timed_out == []
 
 
-def test_a_writer_bears_a_killed_sidecar_and_changed_limits_in_the_middle_of_pauses(cluster: Cluster) -> None:
+def test_a_writer_bears_a_killed_sidecar_and_changed_limits(cluster: Cluster) -> None:
     cluster.create_topic("written", {0: [1]})
     client_id = "connector-producer-written-0"
     limit(cluster, client_id, 10)
@@ -144,7 +144,7 @@ def test_a_writer_bears_a_killed_sidecar_and_changed_limits_in_the_middle_of_pau
     consumer.close()
 
 
-def test_a_task_that_is_killed_in_its_pause_leaves_the_connector_s_limit_to_the_others(cluster: Cluster) -> None:
+def test_a_killed_task_leaves_its_limit_to_the_others(cluster: Cluster) -> None:
     fill(cluster, "left")
     limit(cluster, "connector-consumer-left-*", 100, per="connector")
 
@@ -170,9 +170,7 @@ def test_a_task_that_is_killed_in_its_pause_leaves_the_connector_s_limit_to_the_
     assert reader.numbers == list(range(COUNT))
 
 
-def test_an_exactly_once_source_has_no_aborted_transaction_because_of_its_limit(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_no_transaction_is_aborted_because_of_a_limit(cluster: Cluster, tmp_path: Path) -> None:
     # Kafka's file source keeps up to 8 KB of its last lines until more are written: what is asked for is less.
     lines, count = tmp_path / "in.txt", 1000
     lines.write_text("".join(f"{number:06d}\n" for number in range(2 * count)))

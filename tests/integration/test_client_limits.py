@@ -107,7 +107,7 @@ def by_aiokafka(servers: str, topic: str, client_id: str) -> list[Arrival]:
     return asyncio.run(read())
 
 
-def test_python_consumers_are_held_to_their_rate_beside_one_that_is_not(cluster: Cluster) -> None:
+def test_python_consumers_are_held_to_their_rate(cluster: Cluster) -> None:
     fill(cluster, "read", 12_000)
     limit(cluster, {"client_id": "connector-consumer-*", "record.rate.limit": SINK_LIMIT})
     servers = through_sidecar(cluster, 1)
@@ -155,7 +155,7 @@ def test_page_shows_a_client_against_its_limit(cluster: Cluster, browser: Browse
         reading.result(60)
 
 
-def test_python_producers_are_held_to_their_rate_and_nothing_is_lost(cluster: Cluster) -> None:
+def test_python_producers_are_held_to_their_rate(cluster: Cluster) -> None:
     """One of them by transactions, none of which is aborted."""
     servers, count = through_sidecar(cluster, 1), 2000
     for topic in ("by-kp", "by-confluent", "by-aio", "by-transactions"):
@@ -218,7 +218,7 @@ def test_python_producers_are_held_to_their_rate_and_nothing_is_lost(cluster: Cl
         consumer.close()
 
 
-def test_connect_s_sink_source_and_mirror_are_each_held_to_their_limit(cluster: Cluster, tmp_path: Path) -> None:
+def test_sink_source_and_mirror_are_held_to_their_limits(cluster: Cluster, tmp_path: Path) -> None:
     servers, count = through_sidecar(cluster, 1), 10_000
     fill(cluster, "sinked", count)
     fill(cluster, "mirrored", count)

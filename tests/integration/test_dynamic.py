@@ -63,7 +63,7 @@ def test_rate_that_is_put_during_a_move_is_followed_up_and_down(cluster: Cluster
     assert_identical(cluster, [topic], 1, 2)
 
 
-def test_topic_that_is_patched_out_moves_at_once_and_the_others_stay(cluster: Cluster) -> None:
+def test_topic_that_is_patched_out_moves_and_the_others_stay(cluster: Cluster) -> None:
     out, kept = filled(cluster, "out", [1], 10 * MB), filled(cluster, "kept", [1], 10 * MB)
     cluster.sidecars[1].put_throttle(throttle(out, kept, leader=MB // 2))
     escaped = "weir_catch_up_beside_throttle_bytes_total"
@@ -86,7 +86,7 @@ def test_topic_that_is_patched_out_moves_at_once_and_the_others_stay(cluster: Cl
     assert_identical(cluster, [out, kept], 1, 2)
 
 
-def test_fetch_that_is_held_goes_at_once_when_the_throttle_changes(cluster: Cluster) -> None:
+def test_held_fetch_goes_at_once_when_the_throttle_changes(cluster: Cluster) -> None:
     """At rate 0 a sidecar may hold a fetch for as long as the follower polls, here 10 s: PUT and DELETE end that."""
     topic = filled(cluster, "held", [1], 6 * MB)
     sidecar = cluster.sidecars[1]

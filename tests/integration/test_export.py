@@ -35,7 +35,7 @@ def export_to(cluster: Cluster, directory: Path) -> None:
         cluster.start_sidecar(broker_id)
 
 
-def test_samples_of_a_move_have_every_byte_of_the_followers_segments(tmp_path: Path) -> None:
+def test_samples_of_a_move_have_every_byte_of_the_segments(tmp_path: Path) -> None:
     with NEWEST.cluster(brokers=2, sidecars=True) as cluster:
         cluster.create_topic(SAMPLES, {0: [LEADER]})
         topic = filled(cluster, "orders", [LEADER], 16 * MB)

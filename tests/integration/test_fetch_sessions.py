@@ -53,7 +53,7 @@ def test_no_full_fetch_is_sent_while_a_move_is_throttled(mode: Mode, seconds: in
         cluster.check_logs()
 
 
-def test_leader_with_two_slots_for_sessions_is_moved_from_all_the_same() -> None:
+def test_leader_with_two_slots_for_sessions_is_moved_from() -> None:
     """Four fetchers want a session of the leader, which evicts each that was unused for a second."""
     scarce = {
         "max.incremental.fetch.session.cache.slots": 2,
@@ -97,7 +97,7 @@ def test_level_is_raised_while_a_move_is_throttled() -> None:
 
 
 @pytest.mark.slow
-def test_brokers_are_restarted_one_by_one_from_names_to_topic_ids_while_a_move_is_throttled() -> None:
+def test_brokers_change_from_names_to_topic_ids_in_mid_move() -> None:
     """inter.broker.protocol.version 2.8 (Fetch v12) to 3.4 (v13): follower first, then the leader."""
     with MODES["zookeeper-2.8"].cluster(2, sidecars=True) as cluster:
         topic = filled(cluster, "orders", [1], 30 * MB)

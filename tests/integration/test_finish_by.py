@@ -10,7 +10,7 @@ from time import monotonic, sleep
 import pytest
 
 from tests.integration.move_commands import MB, MoveCommands, json_of
-from tests.integration.moves import filled
+from tests.integration.moves import LONG, filled
 from tests.throttle_names import LEADER_RATE
 from weir.lab.cluster import Cluster
 from weir.lab.modes import NEWEST
@@ -65,7 +65,7 @@ def test_move_ends_at_its_deadline_while_produce_changes(move: MoveCommands) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
-def test_move_ends_within_3_percent_of_its_time_whatever_producers_do(move: MoveCommands, seed: int) -> None:
+def test_move_ends_in_its_time_whatever_producers_do(move: MoveCommands, seed: int) -> None:
     """Producers have three rates, each from nothing to half of what the move needs; the last begins 20 s before the
     deadline at the latest: what comes in the last ten seconds cannot be planned for.
     """
@@ -92,10 +92,10 @@ def test_move_ends_within_3_percent_of_its_time_whatever_producers_do(move: Move
     assert move.throttles() == Standing()
 
 
-def test_move_at_what_is_free_is_killed_and_taken_up_by_whoever_watches(move: MoveCommands) -> None:
+def test_move_that_was_killed_is_taken_up_by_whoever_watches(move: MoveCommands) -> None:
     """Producers begin after the kill: whoever watches then lowers the leader's rate."""
     cluster = move.cluster
-    topic = filled(cluster, move.topic, [1], 60 * MB, partitions=2)
+    topic = filled(cluster, move.topic, [1], 60 * MB, partitions=2, batch_bytes=LONG)
     live = f"{topic}-live"
     cluster.create_topic(live, {partition: [1, 2] for partition in range(4)})
     plan = move.plan(topic, {0: [1, 2], 1: [1, 2]})

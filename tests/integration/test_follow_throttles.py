@@ -137,9 +137,7 @@ def always_limited(cluster: Cluster, broker_id: int) -> Iterator[None]:
 
 
 @on(*OF_TOOLS)
-def test_kafka_reassign_partitions_drives_the_sidecars_from_its_throttle_to_its_end(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_kafka_reassign_partitions_drives_the_sidecars(cluster: Cluster, tmp_path: Path) -> None:
     """`--execute --throttle`, then another rate with `--additional --throttle`, and the end with `--verify`.
 
     The tool begins the move at once, so for a second Kafka's own throttle is alone. It lets a burst through, and then
@@ -179,7 +177,7 @@ def test_kafka_reassign_partitions_drives_the_sidecars_from_its_throttle_to_its_
 
 
 @on(*OF_TOOLS)
-def test_kafka_configs_of_a_broker_of_all_brokers_and_of_a_topic_is_followed(cluster: Cluster) -> None:
+def test_kafka_configs_of_brokers_and_topics_is_followed(cluster: Cluster) -> None:
     topic = f"orders-{next(_number)}"
     cluster.create_topic(topic, {0: [1, 2]})
     seconds_until(cluster, "no throttle", nothing(cluster))
@@ -208,7 +206,7 @@ def test_kafka_configs_of_a_broker_of_all_brokers_and_of_a_topic_is_followed(clu
 
 
 @on(*OF_FAULTS)
-def test_calls_of_cruise_control_throttle_both_steps_of_a_move_without_a_gap(cluster: Cluster) -> None:
+def test_calls_of_cruise_control_throttle_without_a_gap(cluster: Cluster) -> None:
     """Its ReplicationThrottleHelper: both lists hold old and new replicas, merged into what stands there.
 
     The rates are set on all brokers that take part, and deleted after each step.
@@ -242,7 +240,7 @@ def test_calls_of_cruise_control_throttle_both_steps_of_a_move_without_a_gap(clu
 
 
 @on(*OF_FAULTS)
-def test_move_with_kafkas_own_throttle_is_exact_and_survives_the_loss_of_its_lists(cluster: Cluster) -> None:
+def test_move_with_kafkas_throttle_outlives_its_lists(cluster: Cluster) -> None:
     """The lists are deleted and the rates removed in mid-move, as an operator and a tool would do."""
     topic = new_topic(cluster, 24 * MB)
     partitions = sorted(cluster.admin.partitions([topic]))
@@ -268,7 +266,7 @@ def test_move_with_kafkas_own_throttle_is_exact_and_survives_the_loss_of_its_lis
 
 
 @on(NEWEST.name)
-def test_rate_in_a_brokers_file_is_not_followed_as_kafka_ignores_it(cluster: Cluster) -> None:
+def test_rate_in_a_brokers_file_is_not_followed(cluster: Cluster) -> None:
     """Kafka shows it among the broker's configs all the same (KAFKA-15204)."""
     rates = f"{LEADER_RATE}={MB}\n{FOLLOWER_RATE}={MB}\n"
     topic = f"orders-{next(_number)}"

@@ -59,7 +59,7 @@ def _assert_sum(cluster: Cluster, received: ReceivedBytes, shares: dict[int, flo
     print(f"leaders have {shares}: together {used:.3f} x the rate")
 
 
-def test_sum_at_the_follower_is_its_quota_whatever_its_leaders_have(cluster: Cluster) -> None:
+def test_sum_at_the_follower_is_its_quota(cluster: Cluster) -> None:
     """Of three leaders two have much, and one is held up by a quota of its own; one sidecar is killed meanwhile."""
     sizes = {1: 40 * MB, 2: 30 * MB, 3: 8 * MB}
     topics = [filled(cluster, f"from-{one}", [one], size, partitions=3) for one, size in sizes.items()]

@@ -61,9 +61,7 @@ def test_move_goes_on_at_its_rate_when_a_killed_sidecar_is_back(cluster: Cluster
 
 
 @pytest.mark.parametrize(("role", "size"), [(PEER, 30 * MB), (FOLLOWER, 12 * MB)])
-def test_move_ends_and_no_acked_record_is_lost_when_a_killed_broker_is_back(
-    cluster: Cluster, role: int, size: int
-) -> None:
+def test_no_acked_record_is_lost_when_a_killed_broker_is_back(cluster: Cluster, role: int, size: int) -> None:
     """The moving leader's in-sync peer, or the follower that is moved to, while a producer waits for all in sync."""
     brokers = leader, peer, follower = roles(cluster)
     topic, live = filled(cluster, f"broker-{role}", [leader, peer], size), f"live-{role}"

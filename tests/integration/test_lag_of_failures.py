@@ -91,7 +91,7 @@ def fail(folder: Path) -> None:
 @pytest.mark.parametrize(
     "mode", every_mode(lambda mode: mode.fetch_version >= FIRST_VERSION_WITH_LOG_FOLDERS, always=CORNERS[-1:])
 )
-def test_replicas_in_a_log_folder_that_failed_lag_and_those_in_the_other_one_do_not(mode: Mode) -> None:
+def test_replicas_in_a_log_folder_that_failed_lag_alone(mode: Mode) -> None:
     with mode.cluster(2, sidecars=True, poll_isr=True, sidecar_tables=TABLES, properties=PROPERTIES) as cluster:
         second = add_log_folder(cluster, 2)
         topic, partitions = "folders", set(range(10))

@@ -48,7 +48,7 @@ def table(topic: str, leader: int | None, follower: int | None) -> dict[str, Any
         ("unmatched", RATE, 2 * RATE, 2 * RATE),
     ],
 )
-def test_asymmetric_moves_keep_the_quotas_and_what_is_not_throttled_goes_first(
+def test_asymmetric_moves_keep_the_quotas(
     cluster: Cluster, topic: str, leader: int | None, follower: int | None, each: int
 ) -> None:
     """Each follower has three leaders; `each` is the rate at which that lets it catch up."""

@@ -81,7 +81,7 @@ def test_what_stood_before_comes_back(move: MoveCommands) -> None:
     move.cluster.wait_for("no rate", lambda: not move.throttles().rates, 30)
 
 
-def test_moves_in_steps_begin_as_others_end_and_keep_their_throttle(move: MoveCommands) -> None:
+def test_steps_begin_as_others_end_and_keep_their_throttle(move: MoveCommands) -> None:
     topic = filled(move.cluster, move.topic, [1], 8 * MB, partitions=8)
     plan = move.plan(topic, dict.fromkeys(range(8), (2,)))
     most = 0
@@ -131,7 +131,7 @@ def test_cancel_leaves_the_throttle_of_what_it_skips(move: MoveCommands) -> None
     assert move.throttles() == NOTHING
 
 
-def test_second_move_needs_additional_and_neither_leaves_anything(move: MoveCommands) -> None:
+def test_second_move_needs_additional_and_none_leaves_anything(move: MoveCommands) -> None:
     topic = filled(move.cluster, move.topic, [1], 6 * MB, partitions=2)
     first, second = move.plan(topic, {0: [2]}, "first"), move.plan(topic, {1: [3]}, "second")
     move.run("execute", first, "--throttle", "100k")  # Kafka lets 10 s of the rate through at once
@@ -182,7 +182,7 @@ def test_throttle_is_changed_while_it_moves(move: MoveCommands) -> None:
     assert move.throttles() == NOTHING
 
 
-def test_generated_plan_uses_both_racks_and_moves_no_more_than_needed(move: MoveCommands) -> None:
+def test_generated_plan_uses_both_racks_and_moves_little(move: MoveCommands) -> None:
     topic = filled(move.cluster, move.topic, [2, 3], 2 * MB, partitions=2)
     topics, plan = move.folder / "topics.json", move.folder / "out.json"
     topics.write_text(json.dumps({"topics": [{"topic": topic}]}))
@@ -198,7 +198,7 @@ def test_generated_plan_uses_both_racks_and_moves_no_more_than_needed(move: Move
     move.run("verify", plan, "--watch")
 
 
-def test_plans_that_cannot_be_carried_out_are_refused_in_one_sentence(move: MoveCommands) -> None:
+def test_plans_that_cannot_be_carried_out_are_refused(move: MoveCommands) -> None:
     topic = filled(move.cluster, move.topic, [1, 2], 100_000, partitions=1)
 
     def refused(plan: Path, status: int = 1) -> str:

@@ -56,7 +56,7 @@ def words_of(move: MoveCommands, kind: str, plan: Path) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("kills", [len(KILLED), pytest.param(60, marks=pytest.mark.slow)])
-def test_move_that_is_killed_at_any_point_leaves_nothing_after_one_verify(move: MoveCommands, kills: int) -> None:
+def test_move_killed_at_any_point_leaves_nothing_after_a_verify(move: MoveCommands, kills: int) -> None:
     topic = filled(move.cluster, move.topic, [2], 1 * MB, partitions=4)
     random = Random(20261122)
     for number, kind in zip(range(kills), cycle(KILLED), strict=False):
@@ -124,7 +124,7 @@ def test_move_is_followed_over_the_controllers_failure(move: MoveCommands) -> No
     assert move.throttles() == NOTHING
 
 
-def test_cancel_while_the_old_broker_is_down_tells_a_way_that_works(move: MoveCommands) -> None:
+def test_cancel_while_the_old_broker_is_down_tells_a_way(move: MoveCommands) -> None:
     """Nobody could take the partition back (KAFKA-14424). After an unclean election the plan is executed again."""
     topic = filled(move.cluster, move.topic, [2], 4 * MB, partitions=1)
     plan = move.plan(topic, {0: [3]})
@@ -168,7 +168,7 @@ def test_directory_that_is_none_is_told_before_anything_is_set(move: MoveCommand
     assert [state.replicas for state in move.admin.partitions([topic]).values()] == [(2,)]
 
 
-def test_list_that_brokers_would_not_take_is_told_at_once_and_the_longest_one_is_set(move: MoveCommands) -> None:
+def test_list_that_brokers_would_not_take_is_told_at_once(move: MoveCommands) -> None:
     """Somebody else's entries take all of the room but for those of the move, and then a character more."""
     topic = filled(move.cluster, move.topic, [1], MB, partitions=2)
     others = [f"{number}:7" for number in range(10_000, 14_095)]
@@ -190,7 +190,7 @@ def test_list_that_brokers_would_not_take_is_told_at_once_and_the_longest_one_is
         assert move.throttles() == before
 
 
-def test_plans_that_a_script_puts_into_one_file_keep_their_throttles(move: MoveCommands) -> None:
+def test_plans_in_one_file_keep_their_throttles(move: MoveCommands) -> None:
     """The second plan is done while the first one moves (kafka-kit #346)."""
     topic = filled(move.cluster, move.topic, [1], 6 * MB, partitions=2)
     move.run("execute", move.plan(topic, {0: [2]}), "--throttle", "200k")

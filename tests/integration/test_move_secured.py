@@ -128,9 +128,7 @@ def secured(
     return ["--bootstrap-server", f"{LOOPBACK}:{cluster.secured[1]}", "--command-config", str(file)]
 
 
-def test_move_with_log_directories_over_sasl_and_tls_leaves_nothing(
-    cluster: SecuredCluster, keys: Path, tmp_path: Path
-) -> None:
+def test_move_over_sasl_and_tls_leaves_nothing(cluster: SecuredCluster, keys: Path, tmp_path: Path) -> None:
     """One partition goes to the other broker's second directory, one to the other directory of its own broker."""
     move = MoveCommands(cluster, tmp_path)
     topic = "orders"
@@ -159,9 +157,7 @@ def test_move_with_log_directories_over_sasl_and_tls_leaves_nothing(
     move.admin.close()
 
 
-def test_steps_tell_each_partition_its_directory_when_its_turn_has_come(
-    cluster: SecuredCluster, keys: Path, tmp_path: Path
-) -> None:
+def test_each_step_tells_its_partitions_their_directories(cluster: SecuredCluster, keys: Path, tmp_path: Path) -> None:
     move = MoveCommands(cluster, tmp_path)
     topic, second = "in-steps", cluster.brokers[2].data.parent / "second"
     cluster.admin.create_topic(topic, {number: [1] for number in range(3)})

@@ -23,7 +23,7 @@ def replicas(cluster: Cluster, broker_id: int, side: str) -> set[tuple[str, str]
     return {(sample.labels["topic"], sample.labels["replica"]) for sample in samples}
 
 
-def test_lag_of_replicas_that_were_moved_away_or_deleted_or_lead_goes_and_of_a_follower_stays() -> None:
+def test_lag_goes_with_its_replica_and_a_followers_stays() -> None:
     tables = {
         "cluster": {"poll_seconds": POLL_SECONDS},
         "quota": {"replica_lag_time_max_ms": round(LAG_TIME_MAX_SECONDS * 1000)},

@@ -21,9 +21,9 @@ PARTITION_MAX_BYTES = 2**20  # replica.fetch.max.bytes: what comes in one piece
 
 
 @pytest.mark.parametrize("mode", every_mode(lambda mode: mode.fetch_version < 3, always=MODES.values()))
-def test_move_of_an_old_fetch_version_keeps_the_mean_and_the_bytes(mode: Mode) -> None:
+def test_move_of_an_old_fetch_version_keeps_mean_and_bytes(mode: Mode) -> None:
     """Below v3 a partition goes whole or not at all, so a second may hold that much more than the quota."""
-    with mode.cluster(sidecars=True) as cluster:
+    with mode.cluster(2, sidecars=True) as cluster:
         topic = filled(cluster, "orders", [1], 30 * MB)
         cluster.sidecars[1].put_throttle(throttle(topic, leader=RATE))
         with moving(cluster, [topic], [1, 2]) as received:

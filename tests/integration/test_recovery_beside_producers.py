@@ -18,7 +18,7 @@ RETURNING = 3
 TOPIC = "orders"
 
 
-def test_producers_do_not_stand_still_for_a_broker_that_is_back_soon() -> None:
+def test_producers_do_not_wait_for_a_broker_that_is_back_soon() -> None:
     """Only while it starts and catches up: held to the rate, it would not within LAG_TIME_MAX_MS.
 
     A busy machine needs seconds to start a broker, and records wait for it meanwhile: up to 19 s were seen without any

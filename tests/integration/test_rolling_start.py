@@ -92,7 +92,7 @@ def wait_for_acks(cluster: Cluster, producer: LiveProducer, seconds: float) -> N
     cluster.wait_for("new acknowledgements", lambda: any(one.number >= sent for one in producer.acked[-50:]), seconds)
 
 
-def test_cluster_in_use_gets_sidecars_replaces_one_loses_one_and_is_rid_of_them() -> None:
+def test_cluster_in_use_gets_sidecars_and_is_rid_of_them() -> None:
     with CORNERS[-1].cluster(2, sidecars=True) as cluster:
         after = {broker_id: properties(broker) for broker_id, broker in cluster.brokers.items()}
         before = {broker_id: without_replication(one) for broker_id, one in after.items()}

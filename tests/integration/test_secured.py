@@ -51,7 +51,7 @@ AT_THE_LEADERS = {
 }
 
 
-def test_followers_quota_is_kept_at_a_leader_with_tls_while_keys_are_replaced_and_strangers_knock(
+def test_quota_at_a_leader_with_tls_outlives_keys_and_strangers(
     tmp_path: Path,
 ) -> None:
     """TLS ends at the leader's sidecar, and begins again towards the broker, with the broker's own key.
@@ -128,9 +128,7 @@ class TestTlsAndSasl:
         assert_identical(cluster, [moved], *BROKERS)
         assert cluster.fetchers(LEADER) == {(principal(FOLLOWER), LOOPBACK)}
 
-    def test_clients_are_held_to_their_limit_on_connections_that_stay(
-        self, tls_and_sasl: tuple[SecuredCluster, Pki]
-    ) -> None:
+    def test_clients_keep_their_limit_on_connections_that_stay(self, tls_and_sasl: tuple[SecuredCluster, Pki]) -> None:
         """A sink reads what a source writes, each for longer than a SASL session."""
         cluster, pki = tls_and_sasl
         settings = {
@@ -224,9 +222,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SecuredClu
 
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])
-def test_tls_between_sidecars_is_switched_on_one_broker_at_a_time_in_either_order(
-    plain: tuple[SecuredCluster, Pki], order: Sequence[int]
-) -> None:
+def test_tls_is_switched_on_one_broker_at_a_time(plain: tuple[SecuredCluster, Pki], order: Sequence[int]) -> None:
     """Records are produced with acks=all all the while. A sidecar that restarts breaks connections, and no more."""
     cluster, pki = plain
     first, last = order

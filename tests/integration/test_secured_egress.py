@@ -66,9 +66,7 @@ def cluster(running: tuple[SecuredCluster, Pki]) -> Iterator[SecuredCluster]:
 
 
 @pytest.mark.parametrize("running", ["SSL"], indirect=True)
-def test_followers_quota_is_kept_at_its_own_side_while_the_key_is_replaced(
-    running: tuple[SecuredCluster, Pki], cluster: SecuredCluster
-) -> None:
+def test_quota_at_its_own_side_outlives_the_key(running: tuple[SecuredCluster, Pki], cluster: SecuredCluster) -> None:
     """TLS ends twice, at the follower's and at the leader's sidecar. The key is in a locked PKCS12 file."""
     _, pki = running
     sidecar = cluster.sidecars[FOLLOWER]
@@ -141,7 +139,7 @@ def test_leader_without_a_sidecar_sees_the_follower_itself(cluster: SecuredClust
 
 
 @pytest.mark.parametrize("running", ["SSL"], indirect=True)
-def test_follower_that_refuses_the_certificate_goes_on_without_a_quota(
+def test_follower_that_refuses_the_certificate_has_no_quota(
     running: tuple[SecuredCluster, Pki], cluster: SecuredCluster
 ) -> None:
     """As it does when the certificate has expired. TLS passes as it is then, until there is a new one."""

@@ -35,7 +35,7 @@ def patch(cluster: Cluster, table: dict[str, object]) -> None:
         sidecar.patch_throttle(table)
 
 
-def test_broker_that_lost_its_data_recovers_at_its_rate_while_a_reassignment_moves_at_another(cluster: Cluster) -> None:
+def test_recovery_and_reassignment_have_a_rate_each(cluster: Cluster) -> None:
     """No list of topics is set, and nothing has to be removed afterwards."""
     topics = [filled(cluster, f"recovers-{number}", [LEADER, RETURNING], 6 * MB, partitions=2) for number in range(3)]
     moved = filled(cluster, "moved", [LEADER], 24 * MB)
@@ -66,7 +66,7 @@ def test_broker_that_lost_its_data_recovers_at_its_rate_while_a_reassignment_mov
     assert_identical(cluster, [moved], LEADER, TARGET)
 
 
-def test_observed_rate_holds_nothing_back_and_tells_what_it_would(cluster: Cluster) -> None:
+def test_observed_rate_holds_nothing_back(cluster: Cluster) -> None:
     topic = filled(cluster, "observed", [LEADER], 12 * MB)
     rates = [LEADER_RECOVERY_RATE, LEADER_REASSIGNMENT_RATE, FOLLOWER_RECOVERY_RATE]
     patch(cluster, {"mode": "observe", **dict.fromkeys(rates, RATE)})

@@ -51,7 +51,7 @@ def id_on_disk(cluster: Cluster, topic: str) -> bytes:
     return base64.urlsafe_b64decode(text + "==") if text else b""
 
 
-async def test_ids_have_names_and_a_topic_that_is_created_again_has_a_new_one(cluster: Cluster) -> None:
+async def test_ids_have_names_and_a_topic_made_anew_has_a_new_one(cluster: Cluster) -> None:
     orders, payments, stranger = id_on_disk(cluster, "orders"), id_on_disk(cluster, "payments"), b"\xfe" * 16
     async with resolving(cluster, "orders", "not-there") as asking:
         names = asking.names
@@ -80,7 +80,7 @@ async def test_ids_have_names_and_a_topic_that_is_created_again_has_a_new_one(cl
     cluster.check_logs()
 
 
-async def test_partitions_with_fewer_in_sync_than_min_isr_are_published(cluster: Cluster) -> None:
+async def test_partitions_under_their_min_isr_are_published(cluster: Cluster) -> None:
     polling = Watched(Address.parse(cluster.bootstrap_servers[0]), cluster="")
     polling.throttled = {"orders", "alone", "payments", "not-there"}
     await polling.poll()
@@ -93,7 +93,7 @@ async def test_partitions_with_fewer_in_sync_than_min_isr_are_published(cluster:
     await polling.close()
 
 
-def test_a_topic_that_is_made_and_moved_at_once_is_throttled_from_its_first_fetch_on() -> None:
+def test_a_new_topic_is_throttled_from_its_first_fetch_on() -> None:
     """The throttle is older than the topic. No poll has shown the topic's id, so the first fetch with it asks."""
     never = {"cluster": {"poll_seconds": 3600}}
     with CORNERS[-1].cluster(2, sidecars=True, poll_isr=True, sidecar_tables=never) as cluster:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.integration.captures import CAPTURES, links, unharmed
 from tests.integration.moves import (
+    LONG,
     MB,
     assert_identical,
     assert_rate,
@@ -70,7 +71,7 @@ def assert_not_stalled(producer: LiveProducer) -> None:
 
 def test_listeners_hand_over_in_mid_move_and_no_record_waits() -> None:
     with KraftCluster(2, sidecars=True) as cluster, ended(cluster.sidecars):
-        moved = filled(cluster, "moved", [LEADER], 60 * MB)
+        moved = filled(cluster, "moved", [LEADER], 60 * MB, batch_bytes=LONG)
         cluster.create_topic("live", {0: [LEADER, FOLLOWER]})
         table = {LEADER: throttle(moved, leader=RATE)}
         with (
@@ -93,7 +94,7 @@ class TestCapture:
 
     def test_it_hands_over_in_mid_move_and_no_record_waits(self, ipv6: bool) -> None:
         with HostedCluster(3, ipv6=ipv6) as cluster, ended(cluster.sidecars):
-            moved = filled(cluster, "moved", [1], 100 * MB)
+            moved = filled(cluster, "moved", [1], 100 * MB, batch_bytes=LONG)
             cluster.create_topic("live", {0: [1, 2]})
             for broker in cluster.broker_ids:
                 cluster.put_in(broker, {}).wait_until("/readyz", 30)

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import yaml
 
+from tests.deploy.files import DEPLOY
 from tests.deploy.manifests import Manifest
 from tests.fakes.pki import Authority
 from weir.lab.errors import Timeout
@@ -35,7 +36,7 @@ class ApiServer:
     def __init__(self, folder: Path, authority: Authority, port: int) -> None:
         self.authority = authority
         self._kubeconfig = folder / "kubeconfig"
-        self._environment = {**os.environ, "KUBECONFIG": str(self._kubeconfig), "HOME": str(folder)}
+        self.environment = {**os.environ, "KUBECONFIG": str(self._kubeconfig), "HOME": str(folder)}
         cluster = {"server": f"https://127.0.0.1:{port}", "certificate-authority": authority.ca}
         self._kubeconfig.write_text(
             yaml.safe_dump(
@@ -55,21 +56,25 @@ class ApiServer:
 
         Raises Refused.
         """
-        return self._run("kubectl", words, None if given is None else yaml.safe_dump_all(_several(given)))
+        text = None if given is None else yaml.safe_dump_all(_several(given))
+        return self._run([str(PROGRAMS / "kubectl"), *words], text)
 
     def helm(self, *words: str) -> str:
         """Run helm. Returns what it prints. Raises Refused."""
-        return self._run("helm", words, None)
+        return self._run([str(PROGRAMS / "helm"), *words])
+
+    def shell(self, text: str) -> str:
+        """Run what an administrator types, from the top of the repository. Returns what it prints. Raises Refused."""
+        return self._run(["bash", "-o", "pipefail", "-c", f"PATH={PROGRAMS}:$PATH; cd {DEPLOY.parent}; {text}"])
 
     def get(self, *words: str) -> Any:
         """Return what `kubectl get` finds: one object, or a list of them."""
         found = json.loads(self.kubectl("get", *words, "--output", "json") or '{"items": []}')
         return found["items"] if found["kind"] == "List" else found
 
-    def _run(self, program: str, words: tuple[str, ...], given: str | None) -> str:
-        command = [str(PROGRAMS / program), *words]
+    def _run(self, command: list[str], given: str | None = None) -> str:
         done = subprocess.run(
-            command, input=given, env=self._environment, capture_output=True, text=True, timeout=180, check=False
+            command, input=given, env=self.environment, capture_output=True, text=True, timeout=180, check=False
         )
         if done.returncode:
             raise Refused(done.stderr)
@@ -92,11 +97,17 @@ def until(is_true: Callable[[], bool], what: str, seconds: float = SECONDS) -> N
 @contextmanager
 def running() -> Generator[ApiServer]:
     """Start etcd, the API server and the controllers, and end them after the block."""
+    with supervised() as supervisor, Ports() as ports:
+        yield _started(supervisor, ports)
+
+
+@contextmanager
+def supervised() -> Generator[Supervisor]:
+    """End what the block starts; where the block fails, the logs are kept."""
     supervisor = Supervisor(print)
     error: BaseException | None = None
     try:
-        with Ports() as ports:
-            yield _started(supervisor, ports)
+        yield supervisor
     except BaseException as raised:
         error = raised
         raise
@@ -109,6 +120,11 @@ def _started(supervisor: Supervisor, ports: Ports) -> ApiServer:
     authority = Authority(folder / "pki")
     server, accounts = authority.issue("127.0.0.1"), authority.issue("accounts")
     (folder / "tokens").write_text(f"{_TOKEN},admin,1,system:masters\n")
+    # A namespace that names no level has baseline, as with some distributions.
+    level = {"apiVersion": "pod-security.admission.config.k8s.io/v1", "kind": "PodSecurityConfiguration"}
+    plugin = {"name": "PodSecurity", "configuration": level | {"defaults": {"enforce": "baseline"}}}
+    admission = {"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": [plugin]}
+    (folder / "admission.yaml").write_text(yaml.safe_dump(admission))
     clients, peers = (f"http://127.0.0.1:{ports.take()}" for _ in range(2))
     port = ports.take()
     api = ApiServer(folder, authority, port)
@@ -139,6 +155,7 @@ def _started(supervisor: Supervisor, ports: Ports) -> ApiServer:
         f"--tls-private-key-file={server.key}",
         f"--token-auth-file={folder / 'tokens'}",
         "--authorization-mode=RBAC",
+        f"--admission-control-config-file={folder / 'admission.yaml'}",
         "--allow-privileged=true",
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-key-file={accounts.certificate}",

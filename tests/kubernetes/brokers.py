@@ -31,7 +31,7 @@ def brokers(way: str, **metadata: Any) -> list[Manifest]:
         case "strimzi":
             return [strimzi_pod(f"kafka-brokers-{number}", **metadata) for number in range(3)]
         case "confluent":
-            labels = {"weir/inject": "true", "platform.confluent.io/type": "kafka"}
+            labels = {"weir/cluster": "kafka", "platform.confluent.io/type": "kafka"}
             init: list[Manifest] = [{"name": "config-init-container", "image": "init"}]
             return [_stateful_set("kafka", labels, init, {})]
         case "bitnami":

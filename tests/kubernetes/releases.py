@@ -36,9 +36,10 @@ class Namespace:
     def get(self, *words: str) -> Any:
         return self.api.get(*words, "--namespace", self.name)
 
-    def install(self, way: str, *options: str, release: str = "weir", verb: str = "install") -> None:
+    def install(self, way: str, *options: str, release: str = "weir", verb: str = "install") -> str:
+        """Return what helm prints."""
         values = str(HELM / "values" / f"{way}.yaml")
-        self.api.helm(verb, release, CHART, "--namespace", self.name, "--values", values, *options)
+        return self.api.helm(verb, release, CHART, "--namespace", self.name, "--values", values, *options)
 
     def uninstall(self, release: str = "weir") -> None:
         self.api.helm("uninstall", release, "--namespace", self.name)
@@ -99,7 +100,7 @@ def webhook(namespace: Namespace, folder: Path, cluster: str = "kafka") -> Itera
         until(lambda: _answers(port, authority), "the webhook")
         client = {"url": f"https://127.0.0.1:{port}/pods", "caBundle": _encoded(authority)}
         patch = [{"op": "replace", "path": "/webhooks/0/clientConfig", "value": client}]
-        configuration = f"mutatingwebhookconfiguration/{name}-{namespace.name}"
+        configuration = f"mutatingwebhookconfiguration/weir-{cluster}.{namespace.name}"
         namespace.api.kubectl("patch", configuration, "--type=json", "--patch", json.dumps(patch))
         yield child
 

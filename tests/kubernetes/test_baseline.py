@@ -65,7 +65,7 @@ def test_other_pods_are_held_to_what_pod_security_calls_baseline(api: ApiServer,
     judge.kubectl("wait", "--for=create", "serviceaccount/default", "--timeout=60s")
     space.install("strimzi", "--set", "keepBaseline=true")
     space.in_force(probe("strimzi"))
-    policy = api.get("validatingadmissionpolicy", f"weir-kafka-{space.name}-baseline")
+    policy = api.get("validatingadmissionpolicy", f"weir-kafka.{space.name}")
     assert not policy.get("status", {}).get("typeChecking", {}).get("expressionWarnings")
     words = ("create", "--dry-run=server", "-f", "-")
     for why, pod in BEYOND.items():

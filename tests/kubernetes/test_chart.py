@@ -42,9 +42,14 @@ def space(api: ApiServer, namespace: str) -> Namespace:
 
 def objects(space: Namespace) -> dict[tuple[str, str], str]:
     """Every object of the namespace, and of the cluster, with its id; but not Helm's own notes."""
-    found = [*space.get(KINDS), *space.api.get(OF_THE_CLUSTER)]
+    found = [each for each in (*space.get(KINDS), *space.api.get(OF_THE_CLUSTER)) if not is_going(each)]
     named = {(each["kind"], each["metadata"]["name"]): each["metadata"]["uid"] for each in found}
     return {key: uid for key, uid in named.items() if not key[1].startswith("sh.helm.release")}
+
+
+def is_going(found: Manifest) -> bool:
+    """Whether it is being deleted, as other tests' namespaces are for a while."""
+    return "deletionTimestamp" in found["metadata"]
 
 
 @pytest.mark.parametrize("injection", ["policy", "webhook"])
@@ -88,9 +93,9 @@ def test_uninstalled_it_takes_nothing_of_others_along(space: Namespace, injectio
 def test_a_policy_is_taken_where_kubernetes_has_it(space: Namespace) -> None:
     """Helm asks the API server for its version."""
     space.install("strimzi")
-    assert ("MutatingAdmissionPolicy", f"weir-kafka-{space.name}") in objects(space)
+    assert ("MutatingAdmissionPolicy", f"weir-kafka.{space.name}") in objects(space)
     assert ("Deployment", "weir-kafka-webhook") not in objects(space)
-    policy = space.api.get("mutatingadmissionpolicy", f"weir-kafka-{space.name}")
+    policy = space.api.get("mutatingadmissionpolicy", f"weir-kafka.{space.name}")
     assert not policy.get("status", {}).get("typeChecking", {}).get("expressionWarnings")
 
 

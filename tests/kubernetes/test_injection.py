@@ -53,6 +53,10 @@ def test_every_broker_gets_one_sidecar(injecting: Injecting, way: str, injection
         assert pod["metadata"]["annotations"]["weir/status"] == "injected weir-capture:0.2.0"
         assert {"name": "registry"} in pod["spec"]["imagePullSecrets"]
         assert pod["spec"]["containers"][0]["name"] == "kafka"
+        # The API server mounts the account's token wherever its path is free.
+        token = {mount["mountPath"]: mount["name"] for mount in sidecar_of(pod)["volumeMounts"]}
+        assert token["/var/run/secrets/kubernetes.io/serviceaccount"] == "weir-no-token"
+        assert "projected" not in json.dumps([v for v in pod["spec"]["volumes"] if v["name"] in token.values()])
     # One that has its sidecar already, as when a pod is made anew from what was stored, gets no second.
     again = copy.deepcopy(pods[0])
     again["metadata"] = {**probe(way)["metadata"], "name": "again-0"}
@@ -87,6 +91,8 @@ def test_who_gets_none(injecting: Injecting, injection: str) -> None:
         "the node's network": strimzi_pod("kafka-brokers-0", hostNetwork=True),
         "a controller": strimzi_pod("kafka-controllers-0", {"strimzi.io/broker-role": "false"}),
         "another cluster": strimzi_pod("logs-brokers-0", {"strimzi.io/cluster": "logs"}),
+        "a volume of the sidecar's name": strimzi_pod("kafka-brokers-0", volumes=[{"name": "weir"}, {"name": "data"}]),
+        "a container of its name": strimzi_pod("kafka-brokers-0", containers=[{"name": "weir", "image": "weir"}]),
     }
     for why, pod in zip(left, space.created(*left.values()), strict=True):
         assert not sidecars(pod), why
@@ -115,14 +121,13 @@ def test_a_canary_is_the_first_by_its_name(injecting: Injecting, injection: str)
 
 
 @by_both
-@pytest.mark.parametrize("level", ["baseline", "restricted"])
+@pytest.mark.parametrize("level", ["=baseline", "=restricted", "-"])
 def test_where_pod_security_refuses_it_a_broker_starts_without(
     injecting: Injecting, injection: str, level: str
 ) -> None:
     space = injecting.install("strimzi", injection)
     (given,) = space.created(probe("strimzi"))
-    enforce = f"pod-security.kubernetes.io/enforce={level}"
-    space.api.kubectl("label", "--overwrite", "namespace", space.name, enforce)
+    space.api.kubectl("label", "--overwrite", "namespace", space.name, f"pod-security.kubernetes.io/enforce{level}")
     space.in_force(probe("strimzi"), injects=False)
     given["metadata"] = {"name": "kafka-brokers-7"}
     # What it is kept from.

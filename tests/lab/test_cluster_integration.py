@@ -53,7 +53,7 @@ def test_cluster_moves_a_topic_and_leaves_nothing_behind(start: Callable[..., Cl
 
 
 @pytest.mark.parametrize("mode", every_mode())
-async def test_replicas_of_a_mode_fetch_with_its_version_through_both_hops(mode: Mode) -> None:
+async def test_replicas_of_a_mode_fetch_with_its_version(mode: Mode) -> None:
     """The follower's egress and the leader's ingress both see every fetch, and change no byte."""
     async with mode.cluster(brokers=2, routes={1: Route.INGRESS, 2: Route.EGRESS}) as cluster:
         await asyncio.to_thread(moved, cluster)
@@ -107,7 +107,7 @@ def test_broker_that_cannot_start_is_told_with_its_log_kept(tmp_path: Path) -> N
     assert any("the logs are kept in" in line for line in shown)
 
 
-def test_port_taken_by_another_program_makes_the_cluster_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_starts_again_where_a_port_was_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between taking a free port and the broker's listening on it another program may take it."""
     shown: list[str] = []
     cluster = ZooKeeperCluster(brokers=1, show=shown.append)

@@ -15,7 +15,7 @@ from weir.lab import demo_connect
 pytestmark = pytest.mark.integration
 
 
-def test_fast_demo_of_the_wheel_holds_every_promise_and_leaves_a_chart_and_a_page(tmp_path: Path, wheel: Path) -> None:
+def test_fast_demo_of_the_wheel_holds_every_promise(tmp_path: Path, wheel: Path) -> None:
     environment = Environment(tmp_path / "env")
     environment.install(wheel)
     here, temporary, home = (tmp_path / name for name in ("here", "temporary", "home"))

@@ -338,6 +338,7 @@ def test_lag_tracker_with_another_lag_time_goes_by_it_at_once(replica: Replica) 
     assert replica.tracker.replica_lag_time_max == 600.0
 
 
+@pytest.mark.long
 def test_memory_of_20_000_lagging_partitions_is_below_10_mb() -> None:
     tracemalloc.start()
     try:

@@ -43,6 +43,7 @@ def test_times_throttled_at_once_count_once() -> None:
     assert rates.throttled_seconds == pytest.approx(5)
 
 
+@pytest.mark.long
 @given(steps=st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100), st.integers(0, 9)), max_size=50))
 def test_figures_are_always_figures_and_memory_is_bounded(steps: list[tuple[float, float, int]]) -> None:
     clock = MovedClock(1000.0)

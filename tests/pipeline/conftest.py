@@ -39,7 +39,7 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSer
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that start Spark; it leaves its sockets to the garbage collector, which would be an error here."""
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if item.nodeid.startswith("tests/pipeline/"):
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
             if "spark" in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.spark)

@@ -37,7 +37,7 @@ SUBMIT = (
     *("--master", "local[2]", "--conf", "spark.ui.enabled=false"),
 )
 JOB = ROOT / "pipeline" / "build.py"
-SECONDS = 120
+SECONDS = 300
 OWN_JAVA_OPTION = "-Dmine=kept"
 RANGE = ("--from", f"{DAY}", "--to", f"{DAY + timedelta(days=1)}")
 

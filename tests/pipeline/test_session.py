@@ -33,7 +33,7 @@ spark.stop()
 
 def _settings(command: list[str], **environment: str) -> list[str | None]:
     own = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    said = subprocess.run(command, env=os.environ | own | environment, stdout=subprocess.PIPE, check=True, timeout=120)
+    said = subprocess.run(command, env=os.environ | own | environment, stdout=subprocess.PIPE, check=True, timeout=300)
     found: list[str | None] = json.loads(said.stdout)
     return found
 
@@ -74,7 +74,7 @@ def test_column_is_asked_for_in_two_questions(spark: SparkSession, monkeypatch: 
 def test_master_that_is_none_is_told_in_a_sentence() -> None:
     build = ("report", "build", "--input", "i", "--output", "o", "--from", "2026-11-02", "--to", "2026-11-03")
     command = [sys.executable, "-m", "weir", *build, "--master", "nowhere"]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert said.returncode == 1
     assert said.stderr.splitlines()[-1].startswith("weir: Spark does not start: org.apache.spark.SparkException: ")
 
@@ -87,7 +87,7 @@ def test_spark_connect_is_told_in_a_sentence() -> None:
         env={**os.environ, "SPARK_REMOTE": "sc://localhost:1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert (said.returncode, said.stderr) == (

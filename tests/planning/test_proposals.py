@@ -150,6 +150,7 @@ def test_no_replica_is_lost_and_racks_are_used_as_evenly_as_can_be(
             assert used[full] - used[other] <= 1 or used[other] == sizes[other]
 
 
+@pytest.mark.long
 @given(clusters(with_racks=False))
 def test_without_racks_each_topic_is_balanced_and_a_balanced_one_stays(
     cluster: tuple[dict[Partition, Brokers], Racks],

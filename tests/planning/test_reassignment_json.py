@@ -137,6 +137,7 @@ def test_what_is_written_is_read_back(brokers: dict[Partition, tuple[int, ...]])
     assert parse_reassignment(format_reassignment(brokers)).brokers == brokers
 
 
+@pytest.mark.long
 @given(st.text())
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(InvalidPlan):

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.protocol.wire import compact_string, string, tag_buffer, varint
 from tests.protocol.wire import response as response_frame
-from weir.protocol.fetch import FetchRequest, RequestTopic
+from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.request_topics import RequestTopic
 from weir.protocol.response_scanner import FetchResponseScanner, RecordsSeen, ScannedTopic
 
 VERSIONS = tuple(range(19))

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tests.protocol.fetch_data import NO_TAGS, UNKNOWN_TAG, VERSIONS, int32, int64, names
 from tests.protocol.wire import compact_string, frame, string, tag_buffer, varint
-from weir.protocol.fetch import FetchRequest, ForgottenTopic, RequestTopic
+from weir.protocol.fetch_request import FetchRequest, ForgottenTopic
 from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.request_topics import RequestTopic
 
 DIRECTORY_ID = (0, b"d" * 16)
 HIGH_WATERMARK = (1, struct.pack(">q", 77))

@@ -7,7 +7,8 @@ import pytest
 
 from tests.protocol.wire import frame
 from weir.protocol.errors import ProtocolError
-from weir.protocol.framing import Pass, ReplicaFetch, RequestEvent, RequestStream
+from weir.protocol.request_events import Pass, ReplicaFetch, RequestEvent
+from weir.protocol.request_stream import RequestStream
 
 
 def events_of(stream: RequestStream, *chunks: bytes) -> list[RequestEvent]:

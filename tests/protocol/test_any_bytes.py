@@ -12,12 +12,18 @@ from tests.protocol.fetch_data import VERSIONS, Topics, pieces, response, with_i
 from tests.protocol.fetch_requests import AskedTopic, encode, requests
 from tests.protocol.wire import frame
 from weir.protocol.errors import ProtocolError
-from weir.protocol.fetch import FetchRequest, check_replica_fetch, decode_fetch_request, encode_fetch_request
-from weir.protocol.fetch_request import replica_id_steps
-from weir.protocol.framing import Pending, RequestStream, ResponseStream
+from weir.protocol.fetch_request import (
+    FetchRequest,
+    check_replica_fetch,
+    decode_fetch_request,
+    encode_fetch_request,
+    replica_id_steps,
+)
 from weir.protocol.header import FETCH
 from weir.protocol.metadata import decode_api_versions, decode_cluster
+from weir.protocol.request_stream import RequestStream
 from weir.protocol.response_scanner import Buffer, FetchResponseScanner
+from weir.protocol.response_stream import Pending, ResponseStream
 from weir.protocol.steps import at_once
 
 ANY_VERSION = st.one_of(st.integers(-1, 20), st.integers(-(2**15), 2**15 - 1))

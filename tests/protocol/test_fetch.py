@@ -9,18 +9,12 @@ from hypothesis import strategies as st
 from tests.protocol import fetch_data
 from tests.protocol.fetch_data import OLD_VERSIONS, REQUEST_ENTRY, int32, request
 from weir.protocol.errors import UnsupportedVersion
-from weir.protocol.fetch import (
-    FETCH_VERSIONS,
-    RESPONSE_ENTRY,
-    FetchRequest,
-    RequestTopic,
-    ResponseTopic,
-    decode_fetch_request,
-    encode_fetch_request,
-    encode_fetch_response,
-    encode_response_topics,
-)
+from weir.protocol.fetch_request import FetchRequest, decode_fetch_request, encode_fetch_request
+from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, encode_response_topics
+from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.header import RequestHeader
+from weir.protocol.request_topics import RequestTopic
+from weir.protocol.response_body import RESPONSE_ENTRY
 
 ENTRY = bytes.fromhex("00000005 0000000000000102 00100000")  # partition 5, fetch_offset 258, 1 MiB
 TOPICS = bytes.fromhex("00000002") + b"\x00\x01a" + bytes.fromhex("00000001") + ENTRY + b"\x00\x02bc" + bytes(4)

@@ -19,17 +19,11 @@ from hypothesis import strategies as st
 
 from tests.protocol.fetch_data import OLD_VERSIONS, REQUEST_ENTRY, feed, int16, int32, int64, pieces, records
 from tests.protocol.wire import frame
-from weir.protocol.fetch import (
-    RESPONSE_ENTRY,
-    FetchRequest,
-    RequestTopic,
-    ResponseTopic,
-    decode_fetch_request,
-    encode_fetch_request,
-    encode_fetch_response,
-    encode_response_topics,
-)
+from weir.protocol.fetch_request import FetchRequest, decode_fetch_request, encode_fetch_request
+from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, encode_response_topics
 from weir.protocol.header import RequestHeader
+from weir.protocol.request_topics import RequestTopic
+from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import FetchResponseScanner
 
 AIOKAFKA: tuple[Any, ...] = (FetchRequest_v0, FetchRequest_v1, FetchRequest_v2, FetchRequest_v3)

@@ -12,18 +12,10 @@ from kafka.protocol.consumer import FetchResponse as TheirResponse
 from tests.protocol.fetch_data import NO_TAGS, feed, int16, int32, int64, pieces, records
 from tests.protocol.wire import frame
 from tests.protocol.wire import response as response_frame
-from weir.protocol.fetch import (
-    RESPONSE_ENTRY,
-    ForgottenTopic,
-    ResponseTopic,
-    decode_fetch_request,
-    encode_fetch_request,
-    encode_fetch_response,
-    encode_response_topics,
-    fetch_version,
-    made_up_entries,
-)
-from weir.protocol.fetch_request import replica_id_steps
+from weir.protocol.fetch_request import ForgottenTopic, decode_fetch_request, encode_fetch_request, replica_id_steps
+from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, encode_response_topics, made_up_entries
+from weir.protocol.fetch_versions import fetch_version
+from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import FetchResponseScanner, ResponseHead
 from weir.protocol.steps import at_once
 

@@ -9,18 +9,17 @@ import pytest
 from tests.protocol.fetch_data import NO_TAGS
 from tests.protocol.wire import tag_buffer
 from weir.protocol.errors import MalformedFrame, TooMany
-from weir.protocol.fetch import (
+from weir.protocol.fetch_request import (
     FetchRequest,
     ForgottenTopic,
-    RequestTopic,
     decode_fetch_request,
     encode_fetch_request,
-    fetch_version,
+    replica_id_steps,
     replica_state_tags,
 )
-from weir.protocol.fetch_request import replica_id_steps
+from weir.protocol.fetch_versions import fetch_version
 from weir.protocol.header import FETCH, RequestHeader
-from weir.protocol.request_topics import MOST_PARTITIONS, MOST_TOPICS
+from weir.protocol.request_topics import MOST_PARTITIONS, MOST_TOPICS, RequestTopic
 from weir.protocol.steps import at_once
 from weir.protocol.varint import MOST_TAGS
 

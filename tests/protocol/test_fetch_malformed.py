@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.protocol import fetch_data
 from tests.protocol.fetch_data import OLD_VERSIONS, REQUEST_ENTRY, request
 from weir.protocol.errors import MalformedFrame, ProtocolError
-from weir.protocol.fetch import RequestTopic, decode_fetch_request, encode_fetch_request
+from weir.protocol.fetch_request import decode_fetch_request, encode_fetch_request
+from weir.protocol.request_topics import RequestTopic
 
 ENTRY = REQUEST_ENTRY.pack(5, 258, 2**20)
 TWO_TOPICS = [RequestTopic(b"abc", ENTRY * 2, 16), RequestTopic(b"d", ENTRY, 16)]

@@ -4,15 +4,10 @@ import pytest
 
 from tests.protocol.fetch_data import NO_TAGS, VERSIONS
 from weir.protocol.errors import MalformedFrame
-from weir.protocol.fetch import (
-    FETCH_VERSIONS,
-    FetchRequest,
-    RequestTopic,
-    check_replica_fetch,
-    decode_fetch_request,
-    encode_fetch_request,
-)
+from weir.protocol.fetch_request import FetchRequest, check_replica_fetch, decode_fetch_request, encode_fetch_request
+from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.request_topics import RequestTopic
 
 NAME = b"0123456789abcdef"
 

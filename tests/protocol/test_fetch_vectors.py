@@ -9,8 +9,10 @@ import pytest
 
 from tests.protocol.fetch_data import feed, pieces
 from tests.protocol.wire import frame
-from weir.protocol.fetch import FETCH_VERSIONS, RESPONSE_ENTRY, decode_fetch_request, encode_fetch_request
+from weir.protocol.fetch_request import decode_fetch_request, encode_fetch_request
+from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.header import RequestHeader
+from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import FetchResponseScanner, ResponseHead
 
 LINES = [

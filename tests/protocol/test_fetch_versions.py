@@ -20,15 +20,14 @@ from tests.protocol.fetch_requests import (
 )
 from tests.protocol.wire import tag_buffer, varint
 from weir.protocol.errors import MalformedFrame, ProtocolError
-from weir.protocol.fetch import (
-    FETCH_VERSIONS,
-    NO_LEADER_EPOCH,
+from weir.protocol.fetch_request import (
     FetchRequest,
     ForgottenTopic,
     decode_fetch_request,
     encode_fetch_request,
     replica_state_tags,
 )
+from weir.protocol.fetch_versions import FETCH_VERSIONS, NO_LEADER_EPOCH
 from weir.protocol.header import FETCH, RequestHeader
 
 FLEXIBLE = tuple(version for version in VERSIONS if version >= 12)

@@ -22,18 +22,18 @@ from tests.protocol.request_events import cut, events_of, failure, joined, passe
 from tests.protocol.wire import compact_string, request, tag_buffer
 from weir.protocol import request_topics
 from weir.protocol.errors import MalformedFrame
-from weir.protocol.fetch import (
+from weir.protocol.fetch_request import (
     CONSUMER,
-    FETCH_VERSIONS,
     FetchRequest,
     decode_fetch_request,
     encode_fetch_request,
+    replica_id_steps,
     replica_state_tags,
 )
-from weir.protocol.fetch_request import replica_id_steps
-from weir.protocol.framing import Expect, Pass, ReplicaFetch, RequestEvent, RequestStream, Undecoded
+from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.header import FETCH, RequestHeader
-from weir.protocol.request_stream import UndecodedReason
+from weir.protocol.request_events import Expect, Pass, ReplicaFetch, RequestEvent, Undecoded, UndecodedReason
+from weir.protocol.request_stream import RequestStream
 from weir.protocol.steps import at_once
 
 VERSIONS = tuple(version for version, row in FETCH_VERSIONS.items() if row.has_replica_state)
@@ -149,6 +149,7 @@ RUNS = st.builds(
 TOPICS = st.lists(RUNS, max_size=4).map(lambda runs: [topic for run in runs for topic in run])
 
 
+@pytest.mark.long
 @given(
     st.sampled_from(VERSIONS), TOPICS, st.sampled_from((NO_TAGS, REPLICA_STATE)), st.integers(0), st.integers(0, 255)
 )

@@ -10,16 +10,16 @@ from tests.protocol.fetch_data import single_bytes
 from tests.protocol.request_events import cut, events_of, failure, joined, passed
 from tests.protocol.wire import CONSUMER, fetch, frame, produce, request, string
 from weir.protocol.errors import InvalidFrameSize, MalformedFrame, ProtocolError
-from weir.protocol.framing import (
+from weir.protocol.request_events import (
     BecameOpaque,
     Expect,
     Pass,
     ReplicaFetch,
     RequestBegins,
     RequestEvent,
-    RequestStream,
     Undecoded,
 )
+from weir.protocol.request_stream import RequestStream
 
 
 def test_requests_of_one_chunk_pass_as_one_slice() -> None:

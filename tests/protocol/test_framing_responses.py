@@ -17,10 +17,10 @@ from weir.protocol.errors import (
     ProtocolError,
     UnexpectedResponse,
 )
-from weir.protocol.fetch import ResponseTopic, encode_response_topics, made_up_entries
-from weir.protocol.framing import Pending, ResponseStream
+from weir.protocol.fetch_response import ResponseTopic, encode_response_topics, made_up_entries
 from weir.protocol.record_counts import RecordCounts
 from weir.protocol.response_scanner import Buffer, FetchResponseScanner
+from weir.protocol.response_stream import Pending, ResponseStream
 
 
 def sent(stream: ResponseStream, *chunks: bytes) -> bytes:

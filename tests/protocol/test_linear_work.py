@@ -10,7 +10,7 @@ from tests.protocol.fetch_data import Partition, batch, response, single_bytes, 
 from tests.protocol.request_events import events_of
 from tests.protocol.wire import frame, request, tag_buffer
 from weir.protocol.errors import MalformedFrame
-from weir.protocol.framing import RequestStream
+from weir.protocol.request_stream import RequestStream
 from weir.protocol.response_scanner import FetchResponseScanner
 from weir.protocol.varint import MOST_TAGS
 
@@ -81,6 +81,7 @@ def test_request_cut_once_in_its_head_is_not_read_for_each_field(version: int) -
     assert seconds(lambda: events_of(RequestStream(), *cut)) < 6 * seconds(lambda: events_of(RequestStream(), *whole))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", [3, 7, 12, 18])
 def test_response_body_byte_by_byte_takes_time_in_proportion_to_its_size(version: int) -> None:
 

@@ -16,8 +16,8 @@ from kafka.protocol.producer import ProduceRequest
 from tests.protocol.test_batch_counter import GZIP, NONE, built
 from tests.protocol.wire import compact_string, fetch_response, frame, produce, string, varint
 from weir.protocol import record_counts
-from weir.protocol.header import FETCH, PRODUCE, SHARE_FETCH
-from weir.protocol.record_counts import RecordCounts, counts_of_answer, counts_of_request
+from weir.protocol.header import FETCH, PRODUCE, SASL_HANDSHAKE, SHARE_FETCH
+from weir.protocol.record_counts import RecordCounts, counts_of
 
 Topic = FetchResponse.FetchableTopicResponse
 Partition = Topic.PartitionData
@@ -98,7 +98,7 @@ def test_a_fetch_answer_in_any_pieces(
     )
     tags = b"\x00" if version >= 12 else b""
     data = frame(struct.pack(">i", 5) + tags + answer.encode(version=version))
-    counts = counts_of_answer(FETCH, version)
+    counts = counts_of(FETCH, version)
     assert counts is not None
     feed(counts, data + b"next", cuts)
     assert (counts.topics, counts.fault) == (expected(version, 13, topics), None)
@@ -108,7 +108,7 @@ def test_a_fetch_answer_in_any_pieces(
 def test_a_fetch_answer_of_an_old_version(version: int) -> None:
     messages = built(1, NONE, [3, 4, 5])
     data = fetch_response(1, version=version, topics=((b"a", ((0, 7, messages), (1, 7, messages))), (b"b", ())))
-    counts = counts_of_answer(FETCH, version)
+    counts = counts_of(FETCH, version)
     assert counts is not None
     assert feed(counts, data, tuple(range(len(data)))).topics == {b"a": [6, 2 * len(messages)]}
     assert counts.fault is None
@@ -140,7 +140,7 @@ def test_a_produce_request_in_any_pieces(
     )
     asked.with_header(correlation_id=5, client_id="connector-producer-files-0")
     data = asked.encode(version=version, header=True, framed=True)
-    counts = counts_of_request(PRODUCE, version)
+    counts = counts_of(PRODUCE, version)
     assert counts is not None
     feed(counts, data + b"next", cuts)
     assert (counts.topics, counts.fault) == (expected(version, 13, topics), None)
@@ -149,14 +149,14 @@ def test_a_produce_request_in_any_pieces(
 def test_a_produce_request_of_an_old_version() -> None:
     messages = built(0, NONE, [3, 4, 5])
     rest = struct.pack(">ii", 1000, 1) + string(b"a") + struct.pack(">iii", 1, 0, len(messages)) + messages
-    counts = counts_of_request(PRODUCE, 2)
+    counts = counts_of(PRODUCE, 2)
     assert counts is not None
     assert feed(counts, produce(1, 1, records=rest)).topics == {b"a": [3, len(messages)]}
 
 
 def test_what_has_no_known_layout_is_not_counted() -> None:
-    assert [counts_of_answer(*one) for one in ((FETCH, 19), (FETCH, -1), (PRODUCE, 3))] == [None] * 3
-    assert [counts_of_request(*one) for one in ((PRODUCE, 14), (PRODUCE, -1), (FETCH, 3))] == [None] * 3
+    unknown = (FETCH, 19), (FETCH, -1), (PRODUCE, 14), (PRODUCE, -1), (SASL_HANDSHAKE, 1)
+    assert [counts_of(*one) for one in unknown] == [None] * len(unknown)
 
 
 @given(version=st.integers(0, 18), data=st.binary(max_size=200), is_produce=st.booleans(), cuts=cuts)
@@ -218,12 +218,12 @@ def test_records_that_a_share_group_s_member_acquired_are_counted(cuts: tuple[in
     """It is given whole batches, of which other members may have some records."""
     topic_id, records = UUID(int=5), built(2, NONE, [50] * 40)
     for version in (1, 2):
-        counts = counts_of_answer(SHARE_FETCH, version)
+        counts = counts_of(SHARE_FETCH, version)
         assert counts is not None
         feed(counts, share_fetched(1, [(0, 9), (30, 34)], records, topic_id), cuts)
         assert (counts.topics, counts.fault) == ({topic_id.bytes: [15, len(records)]}, None)
-        counts = counts_of_answer(SHARE_FETCH, version)
+        counts = counts_of(SHARE_FETCH, version)
         assert counts is not None
         feed(counts, share_fetched(1, [], None, topic_id), cuts)
         assert (counts.topics, counts.fault) == ({}, None)
-    assert counts_of_answer(SHARE_FETCH, 3) is None
+    assert counts_of(SHARE_FETCH, 3) is None

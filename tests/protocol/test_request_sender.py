@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from tests.protocol.wire import CONSUMER, fetch, produce, request, string
 from tests.proxy import limited
-from weir.protocol.framing import RequestBegins, RequestStream
+from weir.protocol.request_events import RequestBegins
+from weir.protocol.request_head import MOST_BEFORE, before_others
 from weir.protocol.request_sender import MOST_START, RequestSender
+from weir.protocol.request_stream import RequestStream
 
 
 def session_fetch(version: int, session_id: int, epoch: int) -> bytes:
@@ -21,6 +23,10 @@ def session_fetch(version: int, session_id: int, epoch: int) -> bytes:
     return request(
         1, version, 1, body + struct.pack(">iiibii", 500, 1, 2**20, 0, session_id, epoch) + b"\x01\x01\x01\x00"
     )
+
+
+def asked(api_key: int) -> bytes:
+    return request(api_key, 4, 1, b"")
 
 
 def sender(frame: bytes) -> RequestSender:
@@ -101,3 +107,22 @@ def test_a_share_fetch_that_is_not_known_whole_stays_as_it_is(at: int, byte: int
     found = RequestSender(78, 2, bytes(frame)).asking_for_no_records()
     assert found is None or len(found) == len(frame)
     assert RequestSender(78, 1, bytes(frame)).asking_for_no_records() is None
+
+
+@pytest.mark.parametrize(
+    ("requests", "before"),
+    [
+        (b"", None),
+        (asked(1), None),
+        (asked(1)[:5], None),
+        (asked(12)[:5], None),
+        (asked(12)[:6], 0),
+        (asked(1) + asked(0) + asked(12), 2),
+        (asked(1) + b"\0\0\0\7" + asked(12), None),
+        (asked(1) + b"\xff" * 9 + asked(12), None),
+        (asked(1) * (MOST_BEFORE - 1) + asked(3), MOST_BEFORE - 1),
+        (asked(1) * MOST_BEFORE + asked(3), None),
+    ],
+)
+def test_requests_before_the_first_of_another_api_are_counted(requests: bytes, before: int | None) -> None:
+    assert before_others(requests, (0, 1)) == before

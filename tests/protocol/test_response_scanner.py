@@ -24,7 +24,8 @@ from tests.protocol.fetch_data import (
 )
 from tests.protocol.wire import tag_buffer
 from weir.protocol.errors import CorrelationMismatch, UnsupportedVersion
-from weir.protocol.fetch import RESPONSE_ENTRY, ResponseTopic, encode_response_topics, made_up_entries
+from weir.protocol.fetch_response import ResponseTopic, encode_response_topics, made_up_entries
+from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import FetchResponseScanner, RecordsSeen, ScannedTopic
 
 MADE_UP: Topics = [

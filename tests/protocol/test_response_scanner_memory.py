@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from tests.protocol.fetch_data import batch
-from weir.protocol.fetch import RESPONSE_ENTRY, ResponseTopic, encode_response_topics
+from weir.protocol.fetch_response import ResponseTopic, encode_response_topics
+from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import FetchResponseScanner
 
 BUFFER = 64 * 1024

@@ -20,7 +20,7 @@ from tests.protocol.fetch_data import (
 )
 from tests.protocol.wire import frame, tag_buffer, varint
 from weir.protocol.errors import MalformedFrame
-from weir.protocol.fetch import ResponseTopic, encode_response_topics, made_up_entries
+from weir.protocol.fetch_response import ResponseTopic, encode_response_topics, made_up_entries
 from weir.protocol.response_scanner import FetchResponseScanner, ResponseHead
 
 FLEXIBLE = tuple(version for version in VERSIONS if version >= 12)

@@ -1,6 +1,6 @@
 """A model of limited clients at three brokers with sidecars that share the limits: all of it real but time and sockets.
 
-Clients fetch or produce as fast as they are let, and honour throttle_time_ms. Sidecars reach each other unless cut off.
+Clients fetch or produce as fast as they are let; most wait when told. Sidecars reach each other unless cut off.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tests.fakes.clock import MovedClock
 from tests.proxy.limited import fetch, fetched, produce, produced
 from weir.limits.rules import Rule
 from weir.protocol.header import FETCH, PRODUCE
+from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import RequestHead, read_request_head
 from weir.protocol.request_sender import RequestSender
-from weir.protocol.request_stream import RequestBegins
 from weir.protocol.steps import at_once
 from weir.proxy.admin.fleet import Target
 from weir.proxy.config.address import Address
@@ -57,6 +57,8 @@ class Task:
     """How long each Fetch waits at the broker for records that do not come; 0: there are always records."""
     session: tuple[int, int] = (9, 3)
     """Of its fetches: (0, -1) for none."""
+    waits_when_told: bool = True
+    """Whether it honours throttle_time_ms."""
     leaders: tuple[int, ...] = ()
     """The broker of each partition, where it fills one after the other and never has more than a few batches ready."""
 
@@ -106,7 +108,6 @@ class Connection:
     """One client's connection through one sidecar: a request, its answer, what it is told to wait, the next."""
 
     session_end = math.inf
-    has_more = False
 
     def __init__(self, task: Task, broker: int, world: World, backlog: Backlog | None = None) -> None:
         self.task = task
@@ -131,6 +132,10 @@ class Connection:
         """What the gate calls, of this connection's link and as the line of held requests."""
         if self._hold is not None:
             self.at = min(self.at, self._clock())
+
+    def behind(self, most: int) -> bytes:
+        """A client sends nothing behind a request."""
+        return b""
 
     def step(self) -> None:
         """Do what is due: a client asks again as soon as it has an answer."""
@@ -172,7 +177,7 @@ class Connection:
             self._backlog.done()
         whole = _messages(self.task)[2]
         if passed.answer_watcher is not None:
-            assert passed.answer_watcher.see(memoryview(whole)) == len(whole)
+            assert passed.answer_watcher.receive(memoryview(whole)) == len(whole)
             passed.answer_watcher.passed()
         else:
             assert passed.observer is not None
@@ -192,7 +197,7 @@ class Connection:
         self.longest_wait = max(self.longest_wait, now - self._asked_at)
         told = int.from_bytes(milliseconds, "big") / 1000
         self.longest_told = max(self.longest_told, told)
-        self.at = now + told
+        self.at = now + told * self.task.waits_when_told
 
 
 class _Wired(Exchange):

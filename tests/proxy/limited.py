@@ -62,7 +62,7 @@ async def limited(*rules: Rule) -> AsyncIterator[Limited]:
         clock = MovedClock()
         stage = LimitStage(clock, relay.relay.log, {TOPIC_ID.bytes: b"orders"}.get)
         stage.configure(rules)
-        relay.relay.clock = clock
+        relay.relay.clock = relay.relay.held.clock = clock
         relay.relay.new_gate = lambda link: LinkGate(stage, relay.relay, link)
         yield Limited(relay, stage, clock)
 

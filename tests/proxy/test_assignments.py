@@ -164,5 +164,5 @@ async def test_assignments_of_20000_partitions_never_hold_the_loop_for_long() ->
     found = [await longest_gaps(describe(channel, [b"large"], [b"large"])) for _ in range(3)]
     of_each = Replicas(1, frozenset({2, 3}), frozenset({1, 2}))
     assert all(told.topics[b"large"].partitions == dict.fromkeys(range(20_000), of_each) for told, _ in found)
-    # The best of three, for a machine that does other work too.
-    assert min(gaps[0] for _, gaps in found) < 0.005
+    # About 100 ms of work; of all of it, as a slow machine takes longer for each. The best of three runs.
+    assert min(gaps[0] / sum(gaps) for _, gaps in found) < 1 / 25

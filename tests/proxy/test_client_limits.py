@@ -87,7 +87,7 @@ async def test_a_producer_is_told_of_what_cannot_be_held_alone(version: int, rec
     async with limited(rule(SOURCE, 100)) as found:
         client, broker = await found.relay.connect()
         got = await found.passes_with(client, broker, produce(1, records, version), produced(1, version))
-        assert read_produced(got, version).throttle_time_ms == (told if version >= 6 else 0)
+        assert read_produced(got, version).throttle_time_ms == (told if version >= 8 else 0)
 
 
 @pytest.mark.long

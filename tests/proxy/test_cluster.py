@@ -107,8 +107,8 @@ async def test_cluster_of_20000_partitions_never_holds_the_loop_for_long(topic_c
 
     found = [await longest_gaps(polled()) for _ in range(3)]
     assert [len(known) for known, _ in found] == [20_000] * 3
-    # The best of three, for a machine that does other work too.
-    assert min(gaps[0] for _, gaps in found) < 0.005
+    # About 140 ms of work; of all of it, as a slow machine takes longer for each. The best of three runs.
+    assert min(gaps[0] / sum(gaps) for _, gaps in found) < 1 / 25
 
 
 async def test_cluster_that_fails_publishes_nothing_known_and_is_asked_again(

@@ -15,16 +15,12 @@ import pytest
 from tests.fakes.relaying import Peer, Relaying, no_steps, relaying, round_trip
 from tests.protocol.wire import fetch, request
 from tests.proxy.test_link_large import large_answer, name, receive_frame
-from weir.protocol.fetch import (
-    FetchRequest,
-    RequestTopic,
-    encode_fetch_request,
-    fetch_version,
-    replica_state_tags,
-)
-from weir.protocol.framing import RequestBegins
+from weir.protocol.fetch_request import FetchRequest, encode_fetch_request, replica_state_tags
+from weir.protocol.fetch_versions import fetch_version
 from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import Head, RequestHead
+from weir.protocol.request_topics import RequestTopic
 from weir.protocol.steps import Steps
 from weir.proxy.collector import LEAST_GROWTH, Collector, resident_bytes
 from weir.proxy.relay.open_link import OpenLink

@@ -10,8 +10,9 @@ import pytest
 
 from weir.proxy.config.address import Address, Network
 from weir.proxy.config.load import broker_id_of, load_config, parse_config
-from weir.proxy.config.tables import Cluster, Config, ConfigError
-from weir.proxy.config.throttle import throttle_settings
+from weir.proxy.config.reader import ConfigError
+from weir.proxy.config.tables import Cluster, Config
+from weir.proxy.config.throttle import settings_of_sides
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttled_replicas import ThrottledReplicas
 
@@ -160,8 +161,8 @@ def test_config_settings_of_a_side_are_that_sides() -> None:
         response_max_bytes=10485760,
         session_slots=7,
     )
-    assert throttle_settings(config, config.throttle, "leader") == leader
-    assert throttle_settings(config, config.throttle, "follower") == replace(
+    assert settings_of_sides(config, config.throttle)["leader"] == leader
+    assert settings_of_sides(config, config.throttle)["follower"] == replace(
         leader, rate=6000000, replicas={"orders": ThrottledReplicas.parse("0:2,1:2")}
     )
 

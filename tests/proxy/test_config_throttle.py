@@ -9,7 +9,7 @@ from tests.throttle_names import LEADER_RATE
 from weir.proxy.config.load import parse_config
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.tables import Cluster, ThrottleTable
-from weir.proxy.config.throttle import throttle_settings, wants_brokers, wants_facts
+from weir.proxy.config.throttle import settings_of_sides, wants_brokers, wants_facts
 from weir.proxy.throttle.table import LayeredThrottle
 from weir.quota.scopes import Matching, Reassigned, Recovering
 from weir.quota.settings import QuotaSettings
@@ -45,12 +45,12 @@ BULK = {"name": "bulk", "side": "follower", "rate": 30, "topics": ["bulk*"], "mo
 
 def test_standing_rates_and_scoped_quotas_are_those_of_their_side() -> None:
     config = parse_config(BASE + CLUSTER + THROTTLE)
-    assert throttle_settings(config, config.throttle, "leader").quotas == (
+    assert settings_of_sides(config, config.throttle)["leader"].quotas == (
         QuotaSettings("reassignment", 50, Reassigned(spares_under_min_isr=False)),
         QuotaSettings("recovery", 0, Recovering(spares_under_min_isr=False)),
         QuotaSettings("between-zones", 20, Matching(racks=frozenset({"b", "c"}))),
     )
-    assert throttle_settings(config, config.throttle, "follower").quotas == (
+    assert settings_of_sides(config, config.throttle)["follower"].quotas == (
         QuotaSettings("recovery", 100, Recovering(spares_under_min_isr=False)),
         QuotaSettings("bulk", 30, Matching(peers=frozenset({2, 3}), topics=("bulk*",)), is_observed=True),
     )
@@ -62,8 +62,8 @@ KEPT = '[[throttle.quotas]]\nname = "into"\nside = "follower"\nrate = 9\nkept_at
 
 def test_quota_that_leaders_keep_is_one_for_each_follower_on_their_side() -> None:
     config = parse_config(BASE + CLUSTER + KEPT + 'racks = ["a"]\ntopics = ["t*"]\nmode = "observe"')
-    assert throttle_settings(config, config.throttle, "follower", {1, 2, 3}).quotas == ()
-    assert throttle_settings(config, config.throttle, "leader", {1, 2, 3}).quotas == tuple(
+    assert settings_of_sides(config, config.throttle, {1, 2, 3})["follower"].quotas == ()
+    assert settings_of_sides(config, config.throttle, {1, 2, 3})["leader"].quotas == tuple(
         QuotaSettings(f"into/{one}", 9, Matching(frozenset({one}), frozenset({"a"}), ("t*",)), True, one)
         for one in (2, 3)
     )
@@ -73,14 +73,14 @@ def test_quota_that_leaders_keep_is_one_for_each_follower_on_their_side() -> Non
 
 def test_quota_that_leaders_keep_is_for_its_peers_where_they_are_named() -> None:
     config = parse_config(f"{BASE}{CLUSTER}{KEPT}peers = [1, 4]")
-    (quota,) = throttle_settings(config, config.throttle, "leader", {2, 3}).quotas
+    (quota,) = settings_of_sides(config, config.throttle, {2, 3})["leader"].quotas
     assert (quota.name, quota.shared_for) == ("into/4", 4)
     assert not wants_facts(config.throttle)
 
 
 def test_partitions_under_min_isr_are_exempt_and_everything_is_enforced_by_default() -> None:
     config = parse_config(f'{BASE}[throttle]\n"leader.recovery.throttled.rate" = 1\n')
-    settings = throttle_settings(config, config.throttle, "leader")
+    settings = settings_of_sides(config, config.throttle)["leader"]
     assert settings.quotas == (QuotaSettings("recovery", 1, Recovering(spares_under_min_isr=True)),)
     assert not settings.is_observed
     assert not wants_facts(ThrottleTable(leader_rate=1))
@@ -88,7 +88,7 @@ def test_partitions_under_min_isr_are_exempt_and_everything_is_enforced_by_defau
 
 def test_throttle_that_only_observes_says_so_for_both_sides() -> None:
     config = parse_config(f'{BASE}[throttle]\nmode = "observe"\n')
-    assert all(throttle_settings(config, config.throttle, side).is_observed for side in ("leader", "follower"))
+    assert all(settings_of_sides(config, config.throttle)[side].is_observed for side in ("leader", "follower"))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.fakes.relaying import Scripted, ScriptedThrottle
 from tests.protocol.wire import fetch, fetch_response, request, response
-from weir.protocol.framing import RequestStream
+from weir.protocol.request_stream import RequestStream
 from weir.protocol.steps import Steps, at_once
 from weir.proxy.log import EventLog
 from weir.proxy.relay.connection import MOST_FETCHES, Connection, Phase

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -14,7 +15,7 @@ from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.proxy.exporting import START_ID, until
 from tests.sample_files import lines_of, of_kind
 from weir.protocol.records import RecordsSeen
-from weir.proxy.export.exporter import Exporter, new_start_id
+from weir.proxy.export.exporter import Exporter, Sampled, new_start_id
 from weir.proxy.export.sample import Sample
 from weir.proxy.log import EventLog
 from weir.quota.fetch.settlement import count_strays
@@ -57,13 +58,10 @@ class Exporting:
         self.sink = KeptSamples()
         self.exporter = Exporter(
             interval_seconds,
-            1,
-            "1.2.3",
-            self.throttles,
+            Sampled(broker_id=1, version="1.2.3", throttles=self.throttles, clock=self.clock),
             [self.sink],
             EventLog(),
             START_ID,
-            self.clock,
             lambda: 1_769_900_390.0 + self.clock() - 1000,
         )
 
@@ -126,7 +124,7 @@ async def test_sample_tells_how_often_partitions_that_stay_behind_were_left_out(
 
 async def test_sample_names_the_cluster_as_soon_as_it_is_known(exporting: Exporting) -> None:
     known: list[str | None] = [None, "abc"]
-    exporting.exporter._cluster_id = lambda: known.pop(0)
+    exporting.exporter._sampled = replace(exporting.exporter._sampled, cluster_id=lambda: known.pop(0))
     exporting.exporter.start()
     for _ in range(2):
         await exporting.exporter.take()
@@ -162,7 +160,7 @@ async def test_close_while_a_sample_is_taken_loses_nothing(exporting: Exporting)
 
 async def test_samples_are_taken_at_each_intervals_end_until_closed() -> None:
     exporting = Exporting(interval_seconds=0.02)
-    exporting.exporter._clock = time.monotonic
+    exporting.exporter._sampled = replace(exporting.exporter._sampled, clock=time.monotonic)
     exporting.exporter.start()
     await until(lambda: len(exporting.sink.samples) >= 5)
     begun = exporting.sink.samples[0].key.begin_seconds

@@ -40,7 +40,7 @@ def folder(
     max_disk_bytes: int = 1_000_000,
     rotate_bytes: int = 100_000,
 ) -> Folder:
-    return Folder(str(directory), broker_id, start_id, max_disk_bytes, 300.0, rotate_bytes, clock or MovedClock())
+    return Folder(directory, broker_id, start_id, max_disk_bytes, 300.0, rotate_bytes, clock or MovedClock())
 
 
 def sequences(directory: Path) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -15,13 +16,13 @@ from tests.limits.limiters import rule
 from tests.protocol.test_batch_counter import NONE, built
 from tests.protocol.wire import frame
 from tests.proxy.limited import SINK, fetch, fetched, limited
-from weir.protocol.framing import Pending, RequestBegins, ResponseStream
 from weir.protocol.header import FETCH
-from weir.protocol.record_counts import counts_of_answer
+from weir.protocol.record_counts import counts_of
+from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import RequestHead, read_request_head
 from weir.protocol.request_sender import RequestSender
 from weir.protocol.response_scanner import Buffer
-from weir.proxy.limits.counting import FetchAnswer
+from weir.protocol.response_stream import Pending, ResponseStream
 from weir.proxy.limits.gate import LinkGate
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.log import EventLog
@@ -57,9 +58,10 @@ def test_any_pieces_of_answers_pass_and_are_counted(answers: list[list[int]], cu
     stream, out = ResponseStream(), list[Buffer]()
     data = b""
     for number, batches in enumerate(answers):
-        counts = counts_of_answer(FETCH, 12)
+        counts = counts_of(FETCH, 12)
         assert counts is not None
-        stream.expect(Pending(number, watcher=FetchAnswer(stage, client, counts, lambda records: None)))
+        counts.on_passed = partial(stage.count, client)
+        stream.expect(Pending(number, watcher=counts))
         data += answer(number, batches)
     for begin, end in pairwise([0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]):
         piece = memoryview(data)[begin:end]  # as Link.received has it
@@ -76,11 +78,12 @@ def test_any_pieces_of_answers_pass_and_are_counted(answers: list[list[int]], cu
 def test_a_piece_in_the_middle_of_an_answer_is_only_looked_at() -> None:
     stage = LimitStage(MovedClock(), EventLog())
     stage.configure([rule("*", 1e9)])
-    client, counts = stage.client(b"c"), counts_of_answer(FETCH, 12)
+    client, counts = stage.client(b"c"), counts_of(FETCH, 12)
     assert client is not None
     assert counts is not None
     stream, data = ResponseStream(), answer(1, [8])
-    stream.expect(Pending(1, watcher=FetchAnswer(stage, client, counts, lambda records: None)))
+    counts.on_passed = partial(stage.count, client)
+    stream.expect(Pending(1, watcher=counts))
     out: list[Buffer] = []
     assert not stream.looks(memoryview(data)[:1])  # nothing is known of it yet
     stream.receive(memoryview(data)[:500], out)

@@ -1,4 +1,4 @@
-"""A limit that many share while most of them have nothing to fetch: the others have all of it."""
+"""A limit that many share: while most have nothing to fetch the others have all of it, and all stand in one line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from tests.limits.limiters import rule
 from tests.proxy.limit_world import Task, World
+from weir.limits.holds import HOLDS
 from weir.limits.rules import Per
 
 pytestmark = pytest.mark.long
@@ -55,3 +56,22 @@ async def test_members_that_are_sent_away_to_ask_again_have_equal_parts(count: i
     by_task = await moved(tasks)
     assert 0.97 * LIMIT * SECONDS <= sum(by_task) <= LIMIT * SECONDS + count * RECORDS
     assert max(by_task) - min(by_task) <= 0.1 * max(by_task) + RECORDS
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("line_seconds", [12, 18, 24])
+async def test_producers_of_one_id_whose_line_is_about_as_long_as_a_hold(line_seconds: int, waits: bool) -> None:
+    """None waits for longer than a hold, or it would send its records again.
+
+    Those that wait when told keep to the limit in a longer line, too. Others go when their time is over.
+    """
+    limit, count, seconds, hold = 100.0, 24, 300.0, HOLDS["produce"].most
+    records = round(line_seconds * limit / count)
+    task = Task("one", records, frozenset({1}), produces=True, waits_when_told=waits)
+    world = World([task] * count, [rule("one", limit)])
+    await world.run(60 + seconds)
+    await world.close()
+    rate = sum(records for at, *_ in world.moved if at >= 60) / seconds / limit
+    assert max(one.longest_wait for one in world.connections) <= hold + 0.1
+    most = 1.0 if waits else max(1.0, line_seconds / hold)
+    assert 0.97 * most <= rate <= 1.02 * most

@@ -12,16 +12,11 @@ from tests.fakes.links import FakeLink
 from tests.fakes.relaying import Scripted, ScriptedThrottle, relaying
 from tests.protocol.wire import fetch, fetch_response, request, response
 from weir.protocol.errors import MalformedFrame
-from weir.protocol.fetch import (
-    FetchRequest,
-    ResponseTopic,
-    decode_fetch_request,
-    encode_fetch_response,
-    encode_response_topics,
-    made_up_entries,
-)
-from weir.protocol.framing import Pending, ReplicaFetch
+from weir.protocol.fetch_request import FetchRequest, decode_fetch_request
+from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, encode_response_topics, made_up_entries
 from weir.protocol.header import RequestHeader
+from weir.protocol.request_events import ReplicaFetch
+from weir.protocol.response_stream import Pending
 from weir.protocol.steps import at_once
 from weir.protocol.take_out import Passing
 from weir.proxy.log import EventLog

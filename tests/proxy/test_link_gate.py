@@ -13,9 +13,10 @@ import pytest
 from tests.fakes.relaying import Relaying, no_steps, relaying, round_trip
 from tests.protocol.wire import CONSUMER, fetch, produce, request, response
 from tests.proxy.test_link_passthrough import random_requests, send_in_pieces
-from weir.protocol.framing import Pending, RequestBegins
+from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import Head, RequestHead
 from weir.protocol.response_scanner import Buffer
+from weir.protocol.response_stream import Pending
 from weir.protocol.steps import Steps
 from weir.proxy.relay.outcomes import Answer, Hold, Outcome, Pass
 

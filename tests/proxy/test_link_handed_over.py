@@ -16,8 +16,9 @@ from tests.fakes.relaying import Relaying, relaying, round_trip
 from tests.protocol.wire import fetch, fetch_response, produce, request, response
 from tests.proxy.test_link_gate import Gate, gated
 from tests.proxy.test_listener import LONG
-from weir.proxy.relay.link import MOST_CARRIED, HandedOver, Link
+from weir.proxy.relay.link import MOST_CARRIED, Link
 from weir.proxy.relay.listener import Listener, Upstream
+from weir.proxy.relay.open_link import HandedOver
 from weir.quota.fetch.decisions import Hold
 
 ON_BOTH_LOOPS = True

@@ -12,16 +12,10 @@ import pytest
 from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
 from tests.protocol.wire import request, response
 from tests.proxy.loop_gaps import longest_gaps
-from weir.protocol.fetch import (
-    FetchRequest,
-    RequestTopic,
-    ResponseTopic,
-    encode_fetch_request,
-    encode_fetch_response,
-    made_up_entries,
-    replica_state_tags,
-)
+from weir.protocol.fetch_request import FetchRequest, encode_fetch_request, replica_state_tags
+from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, made_up_entries
 from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.request_topics import RequestTopic
 from weir.quota.throttle import Throttle
 
 TOPICS = 10_000
@@ -102,6 +96,8 @@ async def test_no_turn_of_the_loop_is_long_while_a_large_fetch_is_taken_in_and_s
         assert not link.in_flight
 
 
+@pytest.mark.long
+@pytest.mark.newest
 @pytest.mark.parametrize("what", ["request", "response"])
 async def test_another_link_is_served_while_a_large_fetch_is_worked_on(what: str) -> None:
     async with relaying() as relay:
@@ -154,6 +150,8 @@ async def test_a_connection_that_ends_half_way_leaves_nothing_behind(what: str, 
         assert relay.stats.throttle_errors == 0
 
 
+@pytest.mark.long
+@pytest.mark.newest
 async def test_a_drain_waits_for_work_that_is_under_way() -> None:
     async with relaying() as relay:
         relay.relay.throttle = Throttle("leader", 1, time.monotonic)

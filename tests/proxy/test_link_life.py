@@ -61,8 +61,8 @@ class FakeTransport:
     def keep_unsent(self, most: int) -> bool:
         return False
 
-    def has_unread(self) -> bool:
-        return False
+    def peek(self, most: int) -> bytes:
+        return b""
 
     def is_gone(self) -> bool:
         return self.is_broken or self.has_ended

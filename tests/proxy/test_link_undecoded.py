@@ -11,17 +11,11 @@ from tests.fakes.relaying import Peer, Relaying, relaying
 from tests.protocol.wire import fetch, fetch_response, response
 from weir.protocol import request_topics
 from weir.protocol.errors import MalformedFrame
-from weir.protocol.fetch import (
-    FetchRequest,
-    RequestTopic,
-    ResponseTopic,
-    encode_fetch_request,
-    encode_fetch_response,
-    made_up_entries,
-    replica_state_tags,
-)
+from weir.protocol.fetch_request import FetchRequest, encode_fetch_request, replica_state_tags
+from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, made_up_entries
 from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
 from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.request_topics import RequestTopic
 from weir.quota.fetch.decisions import Forward, Hold
 from weir.quota.throttle import Throttle
 

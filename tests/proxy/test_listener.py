@@ -13,7 +13,7 @@ import pytest
 
 from tests.fakes.relaying import DEADLINE_SECONDS, Peer, Relaying, relaying, round_trip, start_listener
 from tests.protocol.wire import fetch, fetch_response, produce, request, response
-from weir.protocol.fetch import encode_fetch_response
+from weir.protocol.fetch_response import encode_fetch_response
 from weir.protocol.response_scanner import Buffer
 from weir.proxy.config.address import Address
 from weir.proxy.relay.listener import Upstream

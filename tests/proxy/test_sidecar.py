@@ -130,7 +130,7 @@ def _info(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("wanted", [True, False])
 async def test_metrics_series_by_partition_are_as_the_file_says(broker: Broker, wanted: bool) -> None:
     async with running(configured(broker, f"partition_series = {str(wanted).lower()}")) as weir:
-        await weir.sidecar.look_at_upstreams()
+        await weir.sidecar._upstreams.check()
         weir.sidecar.sides[0].throttle.stats.partition_bytes[b"orders"] = Counter({3: 17})
         text = b"".join(weir.sidecar.metrics(""))
     assert (b'topic="orders"' in text) is wanted
@@ -225,7 +225,7 @@ async def test_sidecar_tells_of_each_upstream_whether_it_is_there(broker: Broker
         address = Address(*down.getsockname())
     egress = msgspec.structs.replace(config.egress[0], upstream=address)
     async with running(msgspec.structs.replace(config, egress=(egress,))) as weir:
-        await weir.sidecar.look_at_upstreams()
+        await weir.sidecar._upstreams.check()
         assert await weir.metric("weir_ready") == 1
         assert await weir.metric('weir_upstream_up{side="leader"') == 1
         assert await weir.metric(f'weir_upstream_up{{peer="2",side="follower",upstream="{address}"}}') == 0
@@ -235,7 +235,7 @@ async def test_sidecar_tells_of_each_upstream_whether_it_is_there(broker: Broker
         assert broker.server is not None
         broker.server.close()
         weir.sidecar._probe._probed_at = float("-inf")
-        await weir.sidecar.look_at_upstreams()
+        await weir.sidecar._upstreams.check()
         assert await weir.metric("weir_ready") == 0
 
 
@@ -248,13 +248,13 @@ async def test_sidecar_metrics_wait_for_no_broker(broker: Broker, monkeypatch: p
         assert await weir.metric("weir_ready") == 0  # nobody knows yet
         broker.silent = False
         broker.released.set()
-        await weir.sidecar.look_at_upstreams()
+        await weir.sidecar._upstreams.check()
         assert await weir.metric("weir_ready") == 1
         broker.silent = True
         broker.released.clear()
         broker.asked.clear()
         weir.sidecar._probe._probed_at = float("-inf")
-        looking = asyncio.create_task(weir.sidecar.look_at_upstreams())
+        looking = asyncio.create_task(weir.sidecar._upstreams.check())
         await broker.asked.wait()
         assert await weir.metric("weir_ready") == 1
         looking.cancel()
@@ -263,7 +263,7 @@ async def test_sidecar_metrics_wait_for_no_broker(broker: Broker, monkeypatch: p
 async def test_sidecar_readiness_is_known_beside_links(broker: Broker) -> None:
     """A broker that hangs keeps its connections: they do not tell that it answers."""
     async with running(msgspec.structs.replace(configured(broker), egress=())) as weir:
-        await weir.sidecar.look_at_upstreams()
+        await weir.sidecar._upstreams.check()
         assert await weir.metric("weir_ready") == 1
         address = weir.sidecar.listeners[0].address
         _, writer = await asyncio.open_connection(address.host, address.port)
@@ -271,7 +271,7 @@ async def test_sidecar_readiness_is_known_beside_links(broker: Broker) -> None:
         assert broker.server is not None
         broker.server.close()
         weir.sidecar._probe._probed_at = float("-inf")
-        await weir.sidecar.look_at_upstreams()
+        await weir.sidecar._upstreams.check()
         assert await weir.metric("weir_ready") == 0
         writer.close()
 

@@ -13,7 +13,7 @@ from weir.protocol.metadata import NO_ID
 from weir.proxy.cluster import connections
 from weir.proxy.config.load import parse_config
 from weir.proxy.config.reader import ConfigError
-from weir.proxy.config.throttle import throttle_settings
+from weir.proxy.config.throttle import settings_of_sides
 from weir.proxy.sidecar import Sidecar
 from weir.proxy.throttle import table
 from weir.quota.scopes import Ends
@@ -123,10 +123,10 @@ def test_quota_of_each_follower_holds_before_the_brokers_are_known() -> None:
     text = FILE.format(broker="127.0.0.1:1", servers="127.0.0.1:1", follows="false")
     text += '[[throttle.quotas]]\nname = "in"\nside = "follower"\nrate = 1000\nkept_at = "leaders"\n'
     config = parse_config(text)
-    throttle = Throttle("leader", 1, lambda: 0.0, throttle_settings(config, config.throttle, "leader"))
+    throttle = Throttle("leader", 1, lambda: 0.0, settings_of_sides(config, config.throttle)["leader"])
     (quota,) = [quota for quota, covered in throttle.rules.coverage(b"any", NO_ID, FOLLOWER)[1:] if 7 in covered]
     assert quota.rate == LEAST_SHARE
     assert is_untold(throttle)
-    throttle.configure(throttle_settings(config, config.throttle, "leader", [2, 3]))
+    throttle.configure(settings_of_sides(config, config.throttle, [2, 3])["leader"])
     assert not is_untold(throttle)
     assert [quota.name for quota in throttle.quotas[1:]] == ["in/2", "in/3"]

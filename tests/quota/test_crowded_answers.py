@@ -5,7 +5,7 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
-from weir.protocol.fetch import FETCH_VERSIONS
+from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS

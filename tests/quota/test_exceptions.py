@@ -16,10 +16,11 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Leader, Log
 from tests.fakes.lines import line_of
-from tests.fakes.session_conversation import Response, SessionFollower, SessionLeader, scan, scan_appended
+from tests.fakes.session_conversation import Response, SessionFollower, SessionLeader, appended_topics
+from tests.quota.model.wire import scan
 from weir import lag, quota
-from weir.protocol.fetch import FetchRequest, decode_fetch_request, encode_fetch_request
-from weir.protocol.framing import ReplicaFetch
+from weir.protocol.fetch_request import FetchRequest, decode_fetch_request, encode_fetch_request
+from weir.protocol.request_events import ReplicaFetch
 from weir.protocol.response_scanner import FetchResponseScanner
 from weir.protocol.steps import at_once
 from weir.proxy.log import EventLog
@@ -116,17 +117,17 @@ class Proxied:
             outcome = at_once(outcome.again())
         if isinstance(outcome, outcomes.Answer):
             assert outcome.pending.answer is not None
-            return scan(request, outcome.pending.answer)
+            return scan(request.header.api_version, outcome.pending.answer)
         assert isinstance(outcome, outcomes.Forward), "nothing passes as it came"
         scanner = outcome.pending.observer
         assert isinstance(scanner, FetchResponseScanner)
         head, topics = self.upstream.respond(decode_fetch_request(outcome.data[4:]))
         scanner.head, scanner.topics = head, topics
-        made_up = scan_appended(request, Forward(request, scanner._appended, scanner._appended_topics))
+        made_up = appended_topics(Forward(request, scanner.appended, scanner.appended_topics))
         settling = self.fetches.settle([scanner])
         assert settling is not None
         at_once(settling)
-        return head if scanner._patch is None else scanner._patch(head), topics + made_up
+        return head if scanner.head_patch is None else scanner.head_patch(head), topics + made_up
 
 
 @dataclass

@@ -7,8 +7,9 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Leader, Log, mean_rate, worst_second
-from tests.fakes.session_conversation import Hop, Key, SessionFollower, SessionLeader
-from weir.protocol.fetch import FETCH_VERSIONS
+from tests.fakes.leader_sessions import Key
+from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
+from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.quota.budget.strict import LENT_SECONDS
 from weir.quota.fetch.decisions import Answer, Forward, Hold
 from weir.quota.fetch.intake import TooManyPartitions
@@ -212,6 +213,7 @@ def test_an_error_reaches_the_follower_of_a_busy_link_too(rates: tuple[int, ...]
         assert made.clock.now - changed_at < 11
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", [7, 12, 17])
 @pytest.mark.parametrize("rates", [(5 * MB,), (5 * MB, 5 * MB)])
 def test_a_leader_that_evicts_the_session_does_not_disturb_the_follower(version: int, rates: tuple[int, ...]) -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Leader, Log
-from tests.fakes.session_conversation import Response, SessionFollower, SessionLeader, scan, scan_appended
-from weir.protocol.fetch import FetchRequest
+from tests.fakes.session_conversation import Response, SessionFollower, SessionLeader, appended_topics
+from tests.quota.model.wire import scan
+from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
 from weir.protocol.steps import at_once
 from weir.protocol.take_out import Passing
@@ -40,10 +41,10 @@ class Spare:
             decision = at_once(self.link.plan_steps(request, self.clock.now - asked_at))
         self.decisions.append(decision)
         if not isinstance(decision, Forward):
-            return scan(request, decision.frame)
+            return scan(request.header.api_version, decision.frame)
         head, topics = self.upstream.respond(decision.request)
         at_once(self.link.settle_steps(topics, head))
-        return head, topics + scan_appended(request, decision)
+        return head, topics + appended_topics(decision)
 
 
 class Spared:

@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, requested
 from tests.quota.test_fetch_sessions import BATCH, MB, Cluster, cluster
-from weir.protocol.fetch import FetchRequest
+from weir.protocol.fetch_request import FetchRequest
 from weir.quota.fetch.decisions import Forward
 from weir.quota.fetch.link import ReplicaLink
 from weir.quota.settings import ThrottleSettings

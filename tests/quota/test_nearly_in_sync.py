@@ -4,8 +4,9 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import PARTITION_MAX_BYTES, Follower, Leader, Log, requested, requested_partition
-from weir.protocol.fetch import FetchRequest, RequestTopic
+from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.request_topics import RequestTopic
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.fetch.link import ReplicaLink
 from weir.quota.scopes import Recovering

@@ -40,6 +40,7 @@ def test_hundreds_of_topics_that_move_have_their_quota_beside_unthrottled_backlo
     assert min(others) > 0.5 * sum(others) / len(others)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("version", "order"), [(6, "round-robin"), (12, "urgent-first")])
 def test_many_links_with_unlike_lists_and_two_hops_keep_the_promise(version: int, order: Order) -> None:
     """`python -m bench.promise --links 200` does the same with hundreds."""

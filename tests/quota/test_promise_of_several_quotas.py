@@ -14,7 +14,7 @@ def side(*quotas: QuotaSettings, rate: int | None = None, topics: tuple[int, ...
     return Side(rate, topics, order="round-robin", quotas=quotas)
 
 
-def test_promise_of_a_quota_of_nothing_beside_grants_of_another_holds() -> None:
+def test_quota_of_nothing_beside_grants_of_another() -> None:
     """Asked for with 0 bytes beside those, its partition brought a batch each time the next hop left the grants out."""
     leader = side(QuotaSettings("recovery", 150_000, Recovering(spares_under_min_isr=False)))
     follower = side(
@@ -30,7 +30,7 @@ def test_promise_of_a_quota_of_nothing_beside_grants_of_another_holds() -> None:
         )
 
 
-def test_promise_of_links_that_begin_beside_grants_of_another_quota_holds() -> None:
+def test_links_that_begin_beside_grants_of_another_quota() -> None:
     """Each of them asked who is in sync beside such a grant, and not as a probe, of which one goes after the other."""
     follower = side(QuotaSettings("recovery", 5 * MB, Recovering()), rate=900_000)
     partitions = [Partition(0, number, 0, 0, number, True, (900_000,), 1) for number in range(4)]
@@ -77,7 +77,7 @@ def test_quota_that_observes_changes_nothing_beside_others() -> None:
     assert not violations(Scenario(6, "both", leader, follower, partitions, adding=adding, most_exchanges=80))
 
 
-def test_promise_of_a_partition_beside_another_that_the_next_hop_lets_little_through_of_holds() -> None:
+def test_partition_beside_one_that_the_next_hop_lets_little_of() -> None:
     """It was never the first of its fetch, as turns go by bytes, though the two belong to different quotas here."""
     leader = side(QuotaSettings("recovery", 20_000, Recovering()), QuotaSettings("reassignment", 10_000, Reassigned()))
     follower = side(QuotaSettings("reassignment", 20 * MB, Reassigned()), rate=5 * MB, topics=(0,))
@@ -87,7 +87,7 @@ def test_promise_of_a_partition_beside_another_that_the_next_hop_lets_little_thr
     )
 
 
-def test_promise_of_a_partition_beside_a_full_fetch_of_one_whose_quota_is_nothing_now_holds() -> None:
+def test_partition_beside_a_full_fetch_of_one_with_no_quota() -> None:
     """The next hop held that fetch, which began a session, until an offset probe could go."""
     leader = side(QuotaSettings("recovery", 20_000, Recovering()), QuotaSettings("reassignment", 10_000, Reassigned()))
     follower = side(QuotaSettings("reassignment", 20 * MB, Reassigned()), rate=5 * MB, topics=(0,))

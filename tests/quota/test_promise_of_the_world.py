@@ -13,6 +13,7 @@ def test_promise_of_a_drawn_cluster_holds(seed: int) -> None:
     assert not judge(draw_world(Seeded(seed))).violations, f"python -m bench.promise --world --seed {seed} --depth 1"
 
 
+@pytest.mark.long
 def test_promise_of_large_batches_beside_a_slow_follower_holds() -> None:
     """What trickled to it kept the window from ever being empty, which a batch larger than the window waited for."""
     behind = [Partition(0, number, 0, number % 2, 0, True, (900_000,), 200) for number in range(4)]

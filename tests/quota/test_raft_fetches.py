@@ -4,8 +4,9 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import requested_partition
-from weir.protocol.fetch import FetchRequest, RequestTopic
+from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.request_topics import RequestTopic
 from weir.protocol.take_out import Passing
 from weir.quota.fetch.decisions import Forward
 from weir.quota.throttle import Throttle

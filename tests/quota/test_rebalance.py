@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 
 from tests.quota.model.rebalance import MB, Rebalance, play
@@ -13,8 +11,6 @@ from weir.quota.budget.strict import LENT_SECONDS
 pytestmark = pytest.mark.long
 
 TEN_MB = (10 * MB,)
-
-long = partial(pytest.param, marks=pytest.mark.integration)  # some seconds each: run beside the real brokers
 
 LITTLE, MUCH = (16_000,), (200_000,)
 MOST = (900_000,)
@@ -27,16 +23,16 @@ EXACT, NEARLY = 0.97, 0.85
     [
         (Rebalance(), EXACT),
         (Rebalance(batches=MOST, seconds=90.0), NEARLY),
-        long(Rebalance(fetchers=1), EXACT),
-        long(Rebalance(fetchers=8, seconds=20.0), EXACT),
-        long(Rebalance(version=3), EXACT),
-        long(Rebalance(leader_rates=TEN_MB, follower_rates=TEN_MB, seconds=15.0), EXACT),
-        long(Rebalance(batches=MUCH), EXACT),
-        long(Rebalance(batches=(*LITTLE, 50_000, *MUCH), seconds=40.0, warm_up=15.0), EXACT),
-        long(Rebalance(brokers=5, seconds=15.0), EXACT),
-        long(Rebalance(brokers=5, has_ingress=(True, False), seconds=15.0), EXACT),
-        long(Rebalance(batches=MOST, leader_rates=TEN_MB, follower_rates=TEN_MB), NEARLY),
-        long(Rebalance(brokers=5, batches=MUCH, seconds=40.0, warm_up=10.0), NEARLY),
+        (Rebalance(fetchers=1), EXACT),
+        (Rebalance(fetchers=8, seconds=20.0), EXACT),
+        (Rebalance(version=3), EXACT),
+        (Rebalance(leader_rates=TEN_MB, follower_rates=TEN_MB, seconds=15.0), EXACT),
+        (Rebalance(batches=MUCH), EXACT),
+        (Rebalance(batches=(*LITTLE, 50_000, *MUCH), seconds=40.0, warm_up=15.0), EXACT),
+        (Rebalance(brokers=5, seconds=15.0), EXACT),
+        (Rebalance(brokers=5, has_ingress=(True, False), seconds=15.0), EXACT),
+        (Rebalance(batches=MOST, leader_rates=TEN_MB, follower_rates=TEN_MB), NEARLY),
+        (Rebalance(brokers=5, batches=MUCH, seconds=40.0, warm_up=10.0), NEARLY),
     ],
     ids=str,
 )

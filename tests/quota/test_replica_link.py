@@ -16,7 +16,9 @@ from tests.fakes.conversation import (
     requested,
     worst_second,
 )
-from weir.protocol.fetch import RESPONSE_ENTRY, FetchRequest, ResponseTopic, encode_response_topics, made_up_entries
+from weir.protocol.fetch_request import FetchRequest
+from weir.protocol.fetch_response import ResponseTopic, encode_response_topics, made_up_entries
+from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import FetchResponseScanner
 from weir.quota.fetch.decisions import Answer, Forward, Hold
 from weir.quota.fetch.link import ReplicaLink

@@ -2,7 +2,7 @@
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import PARTITION_MAX_BYTES, Follower, requested
-from weir.protocol.fetch import FetchRequest
+from weir.protocol.fetch_request import FetchRequest
 from weir.quota.fetch.decisions import Forward
 from weir.quota.fetch.request_parts import limit_response
 from weir.quota.settings import ThrottleSettings

@@ -8,7 +8,8 @@ from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, requested_partition, worst_second
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 from weir.protocol.errors import MalformedFrame
-from weir.protocol.fetch import FetchRequest, RequestTopic
+from weir.protocol.fetch_request import FetchRequest
+from weir.protocol.request_topics import RequestTopic
 from weir.quota.fetch.decisions import Forward, Hold
 from weir.quota.fetch.link import ReplicaLink
 from weir.quota.settings import ThrottleSettings
@@ -243,6 +244,7 @@ def test_fetch_sent_before_the_answer_to_the_last_one_waits(version: int) -> Non
     assert isinstance(link.plan(asking(version, (0, 1, 1_048_576)), 0.2), Forward)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", [3, 6])
 def test_follower_that_asks_for_0_bytes_of_everything_keeps_to_the_quota(version: int) -> None:
     """A leader without a sidecar answers with a whole batch all the same."""

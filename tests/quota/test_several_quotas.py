@@ -137,6 +137,7 @@ def test_bytes_in_sync_are_counted_in_the_quotas_that_count_them(scope: Scope, c
     assert (throttle.quotas[1].ledger.room() < MB) == counts_in_sync
 
 
+@pytest.mark.long
 def test_plan_without_a_commit_changes_nothing() -> None:
     """A dry run: the same view gives the same plan, and what follows is as if it had not been."""
 
@@ -160,6 +161,7 @@ def test_plan_without_a_commit_changes_nothing() -> None:
     assert answers(is_dry_run=True) == answers(is_dry_run=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", ["round-robin", "urgent-first"])
 @pytest.mark.parametrize("version", [2, 3, 12])
 def test_a_partition_of_two_quotas_has_a_part_of_both_beside_others_of_one_quota_each(

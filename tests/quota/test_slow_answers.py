@@ -6,7 +6,7 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, worst_second
-from weir.protocol.fetch import FetchRequest
+from weir.protocol.fetch_request import FetchRequest
 from weir.quota.fetch.decisions import Forward, Hold
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle

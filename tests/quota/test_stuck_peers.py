@@ -31,6 +31,7 @@ def ask_without_an_answer(one: SessionFollower, clock: MovedClock) -> None:
         held += 0.005
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("takes_its_last_answer", [True, False])
 def test_followers_that_hang_keep_no_budget_from_the_others(takes_its_last_answer: bool) -> None:
     clock = MovedClock()

@@ -58,6 +58,7 @@ def test_lower_quota_rules_and_nothing_spins(leader_rate: int | None, follower_r
     assert talk.fetches < 25 * 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", [3, 12])
 @pytest.mark.parametrize("slow_partitions", [1, 3, 40])
 def test_low_quota_of_the_leader_does_not_hold_up_its_higher_one(version: int, slow_partitions: int) -> None:
@@ -200,6 +201,7 @@ def test_partition_that_returns_is_granted_where_the_quota_has_room() -> None:
     assert side.ledger.reserved > 0  # in the window until the follower shows that it has taken them in
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", [3, 6])
 @pytest.mark.parametrize("leader_rate", [0, MB])
 def test_leader_quota_is_not_passed_by_what_returns_from_the_hop_before(leader_rate: int, version: int) -> None:

@@ -5,11 +5,12 @@ import struct
 import pytest
 
 from tests.fakes.conversation import requested_partition
-from tests.fakes.session_conversation import Key
+from tests.fakes.leader_sessions import Key
 from tests.quota.test_fetch_sessions import BATCH, MB, cluster
-from weir.protocol.fetch import FetchRequest, ForgottenTopic, RequestTopic
+from weir.protocol.fetch_request import FetchRequest, ForgottenTopic
 from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
 from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.request_topics import RequestTopic
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 

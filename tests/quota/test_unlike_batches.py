@@ -27,6 +27,7 @@ def received(patterns: list[tuple[int, ...]], rate: int) -> Counter[int]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("patterns", "rate", "least"),
     [

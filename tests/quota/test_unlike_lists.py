@@ -5,8 +5,10 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, NextHop, requested, requested_partition
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
-from weir.protocol.fetch import FETCH_VERSIONS, FetchRequest, RequestTopic
+from weir.protocol.fetch_request import FetchRequest
+from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.request_topics import RequestTopic
 from weir.protocol.response_scanner import ResponseHead
 from weir.quota.fetch.decisions import Forward
 from weir.quota.settings import Order, SideName, ThrottleSettings
@@ -51,6 +53,7 @@ def received(version: int, order: Order, seconds: float, *, partitions: int, bat
     return {IDS.get(topic, topic): size / seconds for topic, size in sizes.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", ["urgent-first", "round-robin"])
 @pytest.mark.parametrize("version", [3, 7, 13])
 def test_partition_throttled_on_both_sides_has_its_turn_beside_more_that_the_leader_throttles(

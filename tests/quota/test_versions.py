@@ -6,7 +6,9 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import PARTITION_MAX_BYTES, Conversation, Follower, Leader, Log, mean_rate
-from weir.protocol.fetch import FETCH_VERSIONS, FetchRequest, ResponseTopic, encode_response_topics, made_up_entries
+from weir.protocol.fetch_request import FetchRequest
+from weir.protocol.fetch_response import ResponseTopic, encode_response_topics, made_up_entries
+from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.quota.fetch.decisions import Forward
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle

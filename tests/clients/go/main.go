@@ -24,6 +24,7 @@ type Job struct {
 	Acks       int     `json:"acks"`
 	Seconds    float64 `json:"seconds"`   // until it gives up
 	Producers  int     `json:"producers"` // that write it together, each over a connection of its own
+	Reads      string  `json:"reads"`     // a topic that a group's member reads beside a producer
 	first      int     // the first record of one of them
 }
 

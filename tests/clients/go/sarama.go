@@ -66,6 +66,27 @@ func saramaConsume(job *Job, outcome *Outcome) {
 	_ = group.Close()
 }
 
+// saramaJoin has a group's member over the same client, and so over the same connection, until it is ended.
+func saramaJoin(job *Job, outcome *Outcome, client sarama.Client) func() {
+	group, err := sarama.NewConsumerGroupFromClient(job.ClientID, client)
+	if err != nil {
+		panic(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan bool)
+	go func() {
+		for ctx.Err() == nil {
+			if err := group.Consume(ctx, []string{job.Reads}, saramaGroup{job, outcome, stop}); err != nil {
+				outcome.fail(err.Error())
+			}
+		}
+		_ = group.Close()
+		close(ended)
+	}()
+	time.Sleep(time.Second)
+	return func() { stop(); <-ended }
+}
+
 func saramaProduce(job *Job, outcome *Outcome) {
 	config := saramaConfig(job)
 	config.Producer.RequiredAcks = sarama.RequiredAcks(job.Acks)
@@ -73,11 +94,20 @@ func saramaProduce(job *Job, outcome *Outcome) {
 	config.Producer.Flush.Messages = job.Batch
 	config.Producer.Flush.MaxMessages = job.Batch
 	config.Producer.Flush.Frequency = 20 * time.Millisecond
+	config.Consumer.Group.Session.Timeout = 6 * time.Second
+	config.Consumer.Group.Heartbeat.Interval = 1500 * time.Millisecond
 	if job.Acks == -1 {
 		config.Producer.Idempotent = true
 		config.Net.MaxOpenRequests = 1
 	}
-	producer, err := sarama.NewAsyncProducer([]string{job.Bootstrap}, config)
+	client, err := sarama.NewClient([]string{job.Bootstrap}, config)
+	if err != nil {
+		panic(err)
+	}
+	if job.Reads != "" {
+		defer saramaJoin(job, outcome, client)()
+	}
+	producer, err := sarama.NewAsyncProducerFromClient(client)
 	if err != nil {
 		panic(err)
 	}

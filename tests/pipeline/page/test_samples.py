@@ -44,6 +44,7 @@ def test_short_range_has_a_column_for_each_sample(past: Past) -> None:
     assert (contents.brokers.size, contents.brokers.throttled_size, side.unthrottled.size) == (1940, 1900, 40)
 
 
+@pytest.mark.long
 def test_samples_that_the_range_cuts_count_for_their_part(past: Past) -> None:
     past.put(BROKER_RATES, *broker_minutes(1, "leader", (5, 5)))
     past.put(BROKER_SAMPLES, *(broker_sample(START + number * 10 * SECOND, 10, 1000, 0) for number in range(6)))
@@ -52,6 +53,7 @@ def test_samples_that_the_range_cuts_count_for_their_part(past: Past) -> None:
     assert contents.brokers.shown[0].throttled.means == (100,) * 4
 
 
+@pytest.mark.long
 def test_partitions_of_a_short_range_are_drawn_by_minute(past: Past) -> None:
     past.put(BROKER_RATES, *broker_minutes(1, "leader", (5, 5), (5, 5)))
     past.put(BROKER_SAMPLES, *(broker_sample(START + number * 10 * SECOND, 10, 0, 50) for number in range(12)))
@@ -101,6 +103,7 @@ def test_marks_of_a_short_range_have_seconds(past: Past) -> None:
     assert texts == ["2 Nov", "00:00:10", "00:00:20", "00:00:30", "00:00:40", "00:00:50"]
 
 
+@pytest.mark.long
 def test_first_sample_that_begins_before_its_minute_leaves_no_gap_in_partitions(past: Past) -> None:
     past.put(BROKER_RATES, *broker_minutes(1, "leader", (5, 5)))
     past.put(BROKER_SAMPLES, *(broker_sample(START + (number * 10 - 5) * SECOND, 10, 0, 50) for number in range(6)))

@@ -68,7 +68,7 @@ def test_capture_that_is_not_possible_fails_only_where_the_file_wants_it() -> No
     assert levels(list(way_findings(None, kernel.opened, lacking)))["capture"] == "warn"
     assert levels(list(way_findings(LISTENERS, kernel.opened, lacking)))["capture"] == "ok"
     found = list(way_findings(CAPTURE, kernel.opened, lacking))
-    assert Finding.fail("capture", "capture needs the capability CAP_NET_ADMIN") in found
+    assert Finding("fail", "capture", "capture needs the capability CAP_NET_ADMIN") in found
     assert levels(list(way_findings(CAPTURE, Kernel(None).opened, fine)))["capture"] == "fail"
 
 

@@ -138,7 +138,7 @@ def test_broker_that_does_not_tell_who_it_is_is_a_warning_and_its_names_are_comp
     findings = found(seen(INGRESS, None, not_told="it wants more"))
     assert not_ok(findings) == [("warn", "ingress[0].upstream")]
     assert "it wants more" in sentence(findings, "ingress[0].upstream")
-    assert Finding.ok("ingress[0].listen", "broker 1 advertises kafka1:9092, which leads here") in findings
+    assert Finding("ok", "ingress[0].listen", "broker 1 advertises kafka1:9092, which leads here") in findings
 
 
 def test_broker_that_advertises_itself_or_another_port_is_told() -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import ssl
 import subprocess
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -146,6 +147,32 @@ async def test_changed_files_are_in_use_and_broken_ones_are_not(authority: Autho
         assert told == [live.keys.expires_at]
         assert (live.keys.expires_at or 0) - (first.expires_at or 0) > 29 * DAY.total_seconds()
         assert watch.seconds_left() == {"ingress[0].tls": 60}
+
+
+def test_a_folder_trusts_an_authoritys_old_and_its_new_key(authority: Authority, tmp_path: Path) -> None:
+    """While an operator replaces it, brokers have certificates of both."""
+    new, folder = Authority(tmp_path / "new", "new-ca"), tmp_path / "ca"
+    folder.mkdir()
+    for number, each in enumerate((authority, new)):
+        shutil.copy(each.ca, folder / f"ca-{number}.crt")
+    server = load_server_keys(KeyFiles(certificate=new.issue("leader.test").together, ca=str(folder)), "required")
+    for each in (authority, new):
+        files = KeyFiles(certificate=each.issue("follower.test").together, ca=str(folder))
+        shake_hands(server.context, load_client_keys(files, checks_name=False).context)
+    stranger = Authority(tmp_path / "other", "other-ca").issue("follower.test")
+    files = KeyFiles(certificate=stranger.together, ca=str(folder))
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shake_hands(server.context, load_client_keys(files, checks_name=False).context)
+
+
+def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """A whole handshake, in memory. Raises ssl.SSLError where one end refuses it."""
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)]
+    for _ in range(3):
+        for end in ends:
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
 
 
 async def test_link_that_leads_to_new_files_counts_as_a_change(authority: Authority, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ async def test_two_sidecars_speak_tls_around_a_plaintext_broker_and_take_new_key
                 standing = await asyncio.open_connection(there.host, there.port)
                 await ask(*standing, 1)
                 replace(keys.broker, keys.authority.issue("somebody.test"))
-                await leader.look_at_keys()
+                await leader._key_watch.check()
                 refused, writer = await asyncio.open_connection(there.host, there.port)
                 writer.write(request(3, 0, 2))
                 with contextlib.suppress(ConnectionResetError):

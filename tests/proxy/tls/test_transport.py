@@ -46,6 +46,10 @@ class ScriptedConnection:
         buffer[: len(happens)] = happens
         return len(happens)
 
+    def recv(self, size: int) -> bytes:
+        buffer = bytearray(size)
+        return bytes(buffer[: self.read(size, memoryview(buffer))])
+
     def send(self, data: bytes) -> int:
         self.sent.append(bytes(data))
         happens = self.sends.popleft() if self.sends else len(data)
@@ -114,6 +118,33 @@ async def test_read_of_a_few_bytes_takes_no_more(plain: Any) -> None:
     buffer = memoryview(bytearray(10))
     assert transport.receive_into(buffer, 3) == 3
     assert list(connection.receives) == [b"d"]
+
+
+@pytest.mark.parametrize("ends", [b"", ssl.SSLError(1, "broken")])
+async def test_what_was_looked_at_is_read_all_the_same(plain: Any, ends: bytes | Exception) -> None:
+    connection = ScriptedConnection(plain[0])
+    transport = transport_of(connection)
+    connection.receives += [b"abcdef", b"gh"]
+    assert [transport.peek(most) for most in (1, 7, 3, 99)] == [b"a", b"abcdefg", b"abc", b"abcdefgh"]
+    assert not transport.is_gone()
+    connection.receives += [ends]
+    assert transport.peek(99) == b"abcdefgh"
+    buffer = bytearray(5)
+    assert (transport.receive_into(memoryview(buffer)), bytes(buffer)) == (5, b"abcde")
+    assert not transport.tells_again
+    assert (transport.receive_into(memoryview(buffer), 2), transport.receive_into(memoryview(buffer), 2)) == (2, 1)
+    assert transport.is_gone()
+
+
+async def test_who_watches_is_told_of_what_was_looked_at(plain: Any) -> None:
+    """The socket no longer shows it."""
+    connection, told = ScriptedConnection(plain[0]), Told()
+    transport = transport_of(connection)
+    transport.watch_reads(told)
+    connection.receives += [b"ab"]
+    assert transport.peek(9) == b"ab"
+    await soon(told)
+    transport.unwatch_reads()
 
 
 async def test_read_that_has_to_send_first_goes_on_when_there_is_room(plain: Any) -> None:

@@ -12,7 +12,7 @@ from tests.quota.model.leader import LeaderNode
 from tests.quota.model.stretch import Stretch
 from tests.quota.model.wire import Response
 from tests.quota.model.world import World
-from weir.protocol.fetch import FetchRequest
+from weir.protocol.fetch_request import FetchRequest
 
 
 class Client(Protocol):

@@ -7,7 +7,8 @@ from dataclasses import fields, replace
 
 from tests.quota.model.scenario import Scenario
 from tests.quota.model.world import START
-from weir.protocol.fetch import FETCH_VERSIONS, FetchRequest
+from weir.protocol.fetch_request import FetchRequest
+from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.response_scanner import ScannedTopic
 from weir.quota.fetch.decisions import Answer, Decision, Hold
 

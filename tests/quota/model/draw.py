@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.quota.model.draw_quotas import with_quotas
 from tests.quota.model.draw_world import with_world
 from tests.quota.model.scenario import MB, ROGUES, Chooser, Event, Happening, Hops, Partition, Scenario, Side
-from weir.protocol.fetch import DECODED_VERSIONS
+from weir.protocol.fetch_versions import DECODED_VERSIONS
 from weir.quota.settings import Order, Policy
 
 _HOPS: tuple[Hops, ...] = ("leader", "both", "follower", "both")

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 
+from tests.fakes.leader_sessions import Key
 from tests.quota.model.chain import Chain
 from tests.quota.model.leader import FIRST_WITH_SESSIONS
-from tests.quota.model.logs import Key, Log
+from tests.quota.model.logs import Log
 from tests.quota.model.wire import MAX_WAIT_MS, PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES, Response, entry_packer
 from tests.quota.model.world import World
-from weir.protocol.fetch import (
-    FETCH_VERSIONS,
-    RESPONSE_ENTRY,
-    FetchRequest,
-    ForgottenTopic,
-    RequestTopic,
-    replica_state_tags,
-)
+from weir.protocol.fetch_request import FetchRequest, ForgottenTopic, replica_state_tags
+from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.header import FETCH, RequestHeader
+from weir.protocol.request_topics import RequestTopic
+from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import ScannedTopic
 
 BACKOFF_SECONDS = 1.0  # replica.fetch.backoff.ms

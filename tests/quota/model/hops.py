@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from tests.fakes.leader_sessions import Key
 from tests.fakes.take_out import passed, take_out
 from tests.quota.model.describe import answer_line, decision_line, request_line
-from tests.quota.model.logs import Key
 from tests.quota.model.promise import Covered, SideMeter, Term, Told, most_probes
 from tests.quota.model.wire import Response, scan, scan_appended, seen_by_scanner
 from tests.quota.model.world import World
-from weir.protocol.fetch import FetchRequest
+from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 from weir.quota.fetch.decisions import Answer, Forward, Hold
 from weir.quota.fetch.link import ReplicaLink

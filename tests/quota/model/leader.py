@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Protocol
 
-from tests.quota.model.logs import FIRST_WITH_WHOLE_BATCHES, Key, Log
+from tests.fakes.leader_sessions import CachedPartition, Key, LeaderSessions, listed
+from tests.quota.model.logs import FIRST_WITH_WHOLE_BATCHES, Log
 from tests.quota.model.wire import Response
 from tests.quota.model.world import World
-from weir.protocol.fetch import FETCH_VERSIONS, RESPONSE_ENTRY, FetchRequest
-from weir.protocol.fetch_session import (
-    FETCH_SESSION_ID_NOT_FOUND,
-    FETCH_SESSION_TOPIC_ID_ERROR,
-    INVALID_FETCH_SESSION_EPOCH,
-)
+from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.records import RecordsSeen
+from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 
 FIRST_WITH_SESSIONS = 7
@@ -31,26 +27,6 @@ class Asker(Protocol):
         """The leader sends this."""
 
 
-class _Cached:
-    """A partition in a session, with the high watermark that was sent last."""
-
-    __slots__ = ("high_watermark", "max_bytes", "offset")
-
-    def __init__(self, offset: int, max_bytes: int) -> None:
-        self.offset = offset
-        self.max_bytes = max_bytes
-        self.high_watermark = -1
-
-
-class _Session:
-    __slots__ = ("epoch", "partitions", "uses_topic_ids")
-
-    def __init__(self, uses_topic_ids: bool) -> None:
-        self.epoch = 1
-        self.uses_topic_ids = uses_topic_ids
-        self.partitions: dict[Key, _Cached] = {}
-
-
 _Read = tuple[Key, int, int, RecordsSeen | None, int]
 
 
@@ -58,7 +34,7 @@ class _Waiting:
     __slots__ = ("asker", "is_done", "is_full", "request", "session_id", "wanted")
 
     def __init__(
-        self, asker: Asker, request: FetchRequest, wanted: dict[Key, _Cached], session_id: int, is_full: bool
+        self, asker: Asker, request: FetchRequest, wanted: dict[Key, CachedPartition], session_id: int, is_full: bool
     ) -> None:
         self.asker = asker
         self.request = request
@@ -75,11 +51,9 @@ class LeaderNode:
         self.world = world
         self.broker_id = broker_id
         self.logs: dict[Key, Log] = {}
-        self.sessions: dict[int, _Session] = {}
+        self.sessions = LeaderSessions(slots)
         self.latest = 0.0  # answers come up to so many seconds late
         self._answers = 0
-        self._slots = slots
-        self._last_id = 0
         self._waiting: dict[_Waiting, None] = {}
 
     def next_lateness(self) -> float:
@@ -108,13 +82,13 @@ class LeaderNode:
         version = request.header.api_version
         session_id, is_full = 0, True
         if version >= FIRST_WITH_SESSIONS:
-            session, session_id, error_code = self._session(request)
+            session, session_id, error_code = self.sessions.of(request)
             if session is None:
                 asker.answered(Response(ResponseHead(error_code=error_code), [], {}, 0))
                 return
             wanted, is_full = session.partitions, request.session_epoch in (0, -1)
         else:
-            wanted = {key: _Cached(offset, size) for key, offset, size in _listed(request)}
+            wanted = {key: CachedPartition(entry, offset, size) for key, entry, offset, size in listed(request)}
         waiting = _Waiting(asker, request, wanted, session_id, is_full)
         reads, size, has_error = self._read(waiting)
         if request.max_wait_ms <= 0 or not wanted or has_error or size >= request.min_bytes or self._is_enough(waiting):
@@ -211,47 +185,3 @@ class LeaderNode:
             if seen is not None and waiting.session_id:
                 wanted[key] = wanted.pop(key)
         return news
-
-    def _session(self, request: FetchRequest) -> tuple[_Session | None, int, int]:
-        row = FETCH_VERSIONS[request.header.api_version]
-        if request.session_epoch in (0, -1):
-            self.sessions.pop(request.session_id, None)
-            session, session_id = _Session(row.names_topics_by_id), 0
-            _update(session, request)
-            if request.session_epoch == 0 and session.partitions and len(self.sessions) < self._slots:
-                session_id = self._last_id = self._last_id + 1
-                self.sessions[session_id] = session
-            return session, session_id, 0
-        found = self.sessions.get(request.session_id)
-        if found is None:
-            return None, 0, FETCH_SESSION_ID_NOT_FOUND
-        if found.epoch != request.session_epoch:
-            return None, 0, INVALID_FETCH_SESSION_EPOCH
-        if found.uses_topic_ids != row.names_topics_by_id:
-            return None, 0, FETCH_SESSION_TOPIC_ID_ERROR
-        found.epoch += 1
-        _update(found, request)
-        if not found.partitions:
-            del self.sessions[request.session_id]
-            return found, 0, 0
-        return found, request.session_id, 0
-
-
-def _listed(request: FetchRequest) -> Iterable[tuple[Key, int, int]]:
-    row = FETCH_VERSIONS[request.header.api_version]
-    for name, entries, stride, _ in request.topics:
-        for partition, offset, size in row.requested(stride).iter_unpack(entries):
-            yield (name, partition), offset, size
-
-
-def _update(session: _Session, request: FetchRequest) -> None:
-    partitions = session.partitions
-    for key, offset, size in _listed(request):
-        cached = partitions.get(key)
-        if cached is None:
-            partitions[key] = _Cached(offset, size)
-        else:
-            cached.offset, cached.max_bytes = offset, size
-    for name, ids, _ in request.forgotten:
-        for partition in ids:
-            partitions.pop((name, partition), None)

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
+from tests.fakes.leader_sessions import Key
 from weir.protocol.records import BATCH_HEAD_SIZE, RecordsSeen
-
-Key = tuple[bytes, int]
-"""A topic's name, from v13 on its id, and a partition."""
 
 LEAVES_ISR_SECONDS = 10.0
 FIRST_WITH_WHOLE_BATCHES = 3  # KIP-74

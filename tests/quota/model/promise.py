@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.quota.model.logs import Key
+from tests.fakes.leader_sessions import Key
 from tests.quota.model.world import START, World
-from weir.protocol.fetch import RESPONSE_ENTRY
+from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import ScannedTopic
 
 WINDOW_SECONDS = 1.0

@@ -6,18 +6,21 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tests.fakes.leader_sessions import Key
 from tests.quota.model.chain import Chain
 from tests.quota.model.follower import Fetcher, Replica
 from tests.quota.model.hops import Sidecar
 from tests.quota.model.leader import LeaderNode
-from tests.quota.model.logs import Key, Log
+from tests.quota.model.logs import Log
 from tests.quota.model.scenario import Rogue, Scenario
 from tests.quota.model.wire import MAX_WAIT_MS, PARTITION_MAX_BYTES, Response, entry_packer
 from tests.quota.model.world import World
 from weir.protocol.errors import MalformedFrame
-from weir.protocol.fetch import FETCH_VERSIONS, FetchRequest, RequestTopic, decode_fetch_request, encode_fetch_request
-from weir.protocol.fetch import replica_state_tags as state_tags
+from weir.protocol.fetch_request import FetchRequest, decode_fetch_request, encode_fetch_request
+from weir.protocol.fetch_request import replica_state_tags as state_tags
+from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.header import FETCH, SIZE, RequestHeader
+from weir.protocol.request_topics import RequestTopic
 
 if TYPE_CHECKING:
     from tests.quota.model.run import Run

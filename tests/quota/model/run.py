@@ -7,20 +7,21 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from functools import partial
 
+from tests.fakes.leader_sessions import Key
 from tests.quota.model.chain import Chain
 from tests.quota.model.coverage import Facts, covered
 from tests.quota.model.follower import Fetcher, Replica
 from tests.quota.model.happenings import happen
 from tests.quota.model.hops import Sidecar
 from tests.quota.model.leader import LeaderNode
-from tests.quota.model.logs import FIRST_WITH_WHOLE_BATCHES, Key, Log
+from tests.quota.model.logs import FIRST_WITH_WHOLE_BATCHES, Log
 from tests.quota.model.promise import ROUND_TRIP, Exceptions, SideMeter
 from tests.quota.model.rogues import join
 from tests.quota.model.scenario import RACKS, Partition, Scenario, Side, TopicPartition
 from tests.quota.model.watch import Watch
 from tests.quota.model.wire import PARTITION_MAX_BYTES
 from tests.quota.model.world import START, Violation, World
-from weir.protocol.fetch import FETCH_VERSIONS
+from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from tests.fakes.leader_sessions import Key
 from tests.quota.model.follower import Fetcher
-from tests.quota.model.logs import Key
 from tests.quota.model.promise import ROUND_TRIP, Meter
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from functools import lru_cache
 
-from tests.quota.model.logs import Key
-from weir.protocol.fetch import FETCH_VERSIONS, encode_fetch_response
+from tests.fakes.leader_sessions import Key
+from weir.protocol.fetch_response import encode_fetch_response
+from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.header import SIZE
 from weir.protocol.records import RecordsSeen
 from weir.protocol.response_scanner import FetchResponseScanner, ResponseHead, ScannedTopic

@@ -5,6 +5,9 @@
 {{- if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
+{{/* Of what is no namespace's. Neither a cluster's name nor a namespace's has a dot, so that no two releases have one. */}}
+{{- define "weir.clusterWide" -}}{{ include "weir.name" . }}.{{ .Release.Namespace }}{{- end }}
+
 {{- define "weir.labels" -}}
 app.kubernetes.io/name: weir
 app.kubernetes.io/instance: {{ include "weir.name" . }}
@@ -25,22 +28,23 @@ matchExpressions:
   - {key: weir/inject, operator: NotIn, values: ["false"]}
 {{- end }}
 
-{{/* Of which namespace, unless it has weir/inject: "false", too. Where Pod Security refuses NET_ADMIN, a pod with a sidecar would not be created: it gets none. */}}
+{{/* Of which namespace. At any other level of Pod Security, also one that the API server has where a namespace names none, a pod with NET_ADMIN would not be created: it gets none. */}}
 {{- define "weir.namespace" -}}
-matchLabels: {kubernetes.io/metadata.name: {{ .Release.Namespace }}}
+matchLabels: {kubernetes.io/metadata.name: {{ .Release.Namespace }}, pod-security.kubernetes.io/enforce: privileged}
 matchExpressions:
-  - {key: pod-security.kubernetes.io/enforce, operator: NotIn, values: [baseline, restricted]}
   - {key: weir/inject, operator: NotIn, values: ["false"]}
 {{- end }}
 
-{{/* CEL, for the policy and for the webhook: which of these pods. A pod of the node's network would have the node captured. */}}
+{{/* CEL, for the policy and for the webhook: which of these pods. A pod of the node's network would have the node captured; one that has a name twice would not be created. */}}
 {{- define "weir.conditions" -}}
 - name: has-a-name
   expression: has(object.metadata.name) && object.metadata.name != ''
 - name: is-not-mislabelled
   expression: "!has(object.metadata.labels) || !('weir/inject' in object.metadata.labels) || object.metadata.labels['weir/inject'] == 'true'"
 - name: has-no-sidecar-yet
-  expression: "!has(object.spec.initContainers) || !object.spec.initContainers.exists(c, c.name == 'weir')"
+  expression: >-
+    !(dyn(object.spec.containers) + dyn(object.spec.?initContainers.orValue([])) + dyn(object.spec.?volumes.orValue([])))
+    .exists(named, named.name.matches('^weir(-|$)'))
 - name: has-a-network-of-its-own
   expression: "!has(object.spec.hostNetwork) || !object.spec.hostNetwork"
 {{- if .Values.onlyPods }}
@@ -61,6 +65,17 @@ Root in the container, for a container's other users hold no capability; of root
     {{- fail (printf "resources.requests.%s is above resources.limits.%s: Kubernetes would refuse the brokers' pods" $name $name) -}}
   {{- end -}}
 {{- end -}}
+{{- $quotas := dig "items" list (lookup "v1" "ResourceQuota" .Release.Namespace "") -}}
+{{- range ternary list $quotas (not (empty (dig "items" list (lookup "v1" "LimitRange" .Release.Namespace "")))) -}}
+  {{- $quota := .metadata.name -}}
+  {{- range $asked, $_ := .spec.hard -}}
+    {{- $name := regexReplaceAll "^(limits|requests)\\." $asked "" -}}
+    {{- $given := hasPrefix "limits." $asked | ternary $limits (merge (dict) ($.Values.resources.requests | default dict) $limits) -}}
+    {{- if and (has $name (list "cpu" "memory" "ephemeral-storage")) (not (hasKey $given $name)) -}}
+      {{- fail (printf "resources lack what the ResourceQuota %s asks of each container, %s: the brokers' pods would be refused" $quota $asked) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
 annotations: {weir/status: injected {{ include "weir.image" . }}}
 imagePullSecrets: {{- toYaml .Values.image.pullSecrets | nindent 2 }}
 container:
@@ -75,13 +90,10 @@ container:
     - {name: WEIR_TOKEN_FILE, value: /etc/weir-tokens/write} # for commands in the container
   ports:
     - {name: weir-admin, containerPort: 9690}
-  startupProbe:
-    httpGet: {path: /healthz, port: 9690}
-    periodSeconds: 1
-    failureThreshold: 30
-  # A hung one is killed after 8 s: it would not heed SIGTERM.
+  # No startupProbe: the broker would wait for it. A hung one is killed after 8 s: it would not heed SIGTERM.
   livenessProbe:
     httpGet: {path: /healthz, port: 9690}
+    initialDelaySeconds: 30
     periodSeconds: 2
     timeoutSeconds: 2
     failureThreshold: 3

@@ -1,4 +1,4 @@
-"""What is seen of a limited client's requests and answers as they pass, and the throttle time that it is told."""
+"""The throttle time that a limited producer is told."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Final
 from weir.limits.clients import Client
 from weir.protocol.produce_response import with_throttle_time
 from weir.protocol.produce_versions import nearest_produce_version
-from weir.protocol.record_counts import RecordCounts
 from weir.protocol.response_scanner import Buffer
 from weir.proxy.limits.stage import LimitStage
 
@@ -22,54 +21,6 @@ _LEAST_TOLD_SECONDS: Final = 0.2
 _MOST_TOLD_ANYWAY: Final = 1.0
 
 _LONGEST_ANSWER: Final = 64 * 1024  # bytes of a Produce answer that is kept to be changed
-
-
-class FetchAnswer:
-    """Counts the records of one Fetch answer as it passes (a ResponseWatcher).
-
-    Whoever asks again is held, and need not be told. `answered` is called with the number of records.
-    """
-
-    __slots__ = ("_answered", "_client", "_counts", "_stage", "see", "step_over")
-
-    def __init__(
-        self, stage: LimitStage, client: Client, counts: RecordCounts, answered: Callable[[int], None]
-    ) -> None:
-        self._stage = stage
-        self._client = client
-        self._counts = counts
-        self._answered = answered
-        self.see = counts.receive
-        self.step_over = counts.step_over
-
-    @property
-    def left(self) -> int:
-        """Bytes of the answer still to come; -1 until that is known."""
-        return self._counts.left
-
-    def passed(self) -> None:
-        """Account for it."""
-        self._answered(_count(self._stage, self._client, self._counts))
-
-
-class ProduceCount:
-    """Counts the records of one Produce request as it passes."""
-
-    def __init__(self, stage: LimitStage, client: Client, counts: RecordCounts, counted: Callable[[], None]) -> None:
-        """`counted` is called when the request has passed whole."""
-        self._stage = stage
-        self._client = client
-        self._counts = counts
-        self._counted = counted
-
-    def __call__(self, view: memoryview) -> bool:
-        """See the next bytes. Returns whether the request has passed whole."""
-        counts = self._counts
-        counts.receive(view)
-        if counts.done:
-            _count(self._stage, self._client, counts)
-            self._counted()
-        return counts.done
 
 
 class ProduceAnswer:
@@ -158,12 +109,3 @@ def told_seconds(pause: float, expected: float, most: float, held: float, *, is_
     """
     least = _TOLD_PART * min(pause, _MOST_TOLD_ANYWAY) if is_shared and pause >= _LEAST_TOLD_SECONDS else 0.0
     return min(max(least, expected - _MOST_HELD_PART * held), most)
-
-
-def _count(stage: LimitStage, client: Client, counts: RecordCounts) -> int:
-    """Account for an answer or a request that has passed whole. Returns its records."""
-    if counts.fault is not None:
-        stage.not_counted[counts.fault] += 1
-    batches = stage.batches(counts.topics, by_id=counts.by_id)
-    client.count(batches)
-    return sum([one.records for one in batches])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser import Browser
-from tests.integration.moves import MB, filled, moving, throttle, wait_for_bytes
+from tests.integration.moves import LONG, MB, filled, moving, throttle, wait_for_bytes
 from weir.lab.cluster import Cluster
 
 pytestmark = pytest.mark.integration
@@ -22,7 +22,7 @@ def test_page_follows_a_move(pair: Cluster, browser: Browser, tmp_path: Path) ->
     The samples before the page was opened are there, too.
     """
     sidecar = pair.sidecars[1]
-    topic = filled(pair, "orders", [1], 100 * MB)
+    topic = filled(pair, "orders", [1], 100 * MB, batch_bytes=LONG)
     lease = {"seconds": 3600, "owner": "ann", "reason": "broker 2 is new"}
     sidecar.put_throttle({**throttle(topic, leader=2 * MB), "lease": lease})
     with moving(pair, [topic], [1, 2], seconds=90) as received:

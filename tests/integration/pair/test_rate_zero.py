@@ -37,7 +37,7 @@ def probes_to(cluster: Cluster, leader: int) -> int:
     return int(cluster.sidecars[leader].status()["sides"]["leader"]["offset_probes"])
 
 
-def test_follower_at_rate_zero_hears_that_its_leader_went_and_then_moves(mode: Mode) -> None:
+def test_follower_at_rate_zero_hears_that_its_leader_went(mode: Mode) -> None:
     """Only a probe can tell this follower. Otherwise the controller would tell it first.
 
     The controller reaches a broker through the broker's ingress, which is down here. What the follower asks of others

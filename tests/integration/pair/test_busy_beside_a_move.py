@@ -33,7 +33,7 @@ def wait_for_rate(cluster: Cluster, received: ReceivedBytes, rate: float, second
     return found - begin
 
 
-def test_move_has_its_part_of_answers_that_unthrottled_backlog_fills(pair: Cluster) -> None:
+def test_move_has_its_part_beside_unthrottled_backlog(pair: Cluster) -> None:
     """60 partitions without a throttle want 1 MiB of each answer, and one may hold 10; the moved ones are 10 more.
 
     In Kafka's own rotation these would have a seventh of what the network carries, which is more than the quota. But an
@@ -54,7 +54,7 @@ def test_move_has_its_part_of_answers_that_unthrottled_backlog_fills(pair: Clust
         assert rate_between(received[topic].series(), begin, now(received[topic])) > 0.1 * rate
 
 
-def test_large_batch_behind_small_ones_arrives_beside_live_records(pair: Cluster) -> None:
+def test_large_batch_behind_small_ones_arrives(pair: Cluster) -> None:
     """A fetch finds live records each time, so the moved partition is never the first with data: its cap has to do."""
     topic, live = "beside-large", "live"
     pair.create_topic(topic, {0: [1]})
@@ -82,7 +82,7 @@ def test_lowered_quota_leaves_no_debt_of_the_one_before(pair: Cluster) -> None:
         assert wait_for_bytes(pair, received[topic], received[topic].total + low // 2) < 8  # with the debt: 20 s
 
 
-def test_burst_in_sync_stops_a_move_for_two_seconds_more_than_it_counts(pair: Cluster) -> None:
+def test_burst_in_sync_stops_a_move_for_as_long_as_it_counts(pair: Cluster) -> None:
     rate = MB
     topic = filled(pair, "beside-burst", [1], 30 * MB)
     pair.create_topic("in-sync-burst", {key: [1, 2] for key in range(2)})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.moves import MB, filled, moving, throttle, wait_for_bytes
+from tests.integration.moves import LONG, MB, filled, moving, throttle, wait_for_bytes
 from weir.cli.main import main
 from weir.control import fleet
 from weir.lab.cluster import Cluster
@@ -38,7 +38,7 @@ def test_fleet_shows_a_move_and_clears_what_it_left(
     pair: Cluster, options: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The throttle that is set in Kafka is cleared only when nothing moves any more, and other settings stay."""
-    topic = filled(pair, "orders", [1], 60 * MB)
+    topic = filled(pair, "orders", [1], 60 * MB, batch_bytes=LONG)
     pair.admin.set_native_throttle({}, {topic: {"retention.ms": "86400000"}})  # any setting of the topic's own
     with moving(pair, [topic], [1, 2], seconds=60) as received:
         pair.sidecars[1].put_throttle(throttle(topic, leader=2 * MB))
