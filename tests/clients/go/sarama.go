@@ -100,6 +100,9 @@ func saramaProduce(job *Job, outcome *Outcome) {
 		config.Producer.Idempotent = true
 		config.Net.MaxOpenRequests = 1
 	}
+	if job.Reads != "" {
+		config.Producer.Timeout = 30 * time.Second // or long pauses are told, and heartbeats wait for these too
+	}
 	client, err := sarama.NewClient([]string{job.Bootstrap}, config)
 	if err != nil {
 		panic(err)
