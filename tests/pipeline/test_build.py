@@ -19,8 +19,9 @@ from weir.pipeline.day_report import DayReport, nothing_came
 from weir.pipeline.day_tables import QUARANTINE, TABLES
 from weir.pipeline.days import Days, parse_hour
 from weir.pipeline.errors import BuildError
+from weir.pipeline.lines import Lines, by_partition
 from weir.pipeline.open_tables import published, table_folder
-from weir.pipeline.read import Lines, by_partition, read_lines
+from weir.pipeline.read import read_lines
 from weir.pipeline.session import FILE_TASKS, SHUFFLE_TASKS, as_set
 from weir.pipeline.storage import Output
 from weir.pipeline.tables import MOVES, PARTITION_RATES, WINDOW_SECONDS

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.pipeline.conftest import Frames
-from tests.pipeline.exported import NOON, Sidecar, link, partition, rows, types
+from tests.pipeline.exported import NOON, Sidecar, link, partition, rows, types, types_of
 from weir.pipeline.rates import broker_rates, partition_rates
 from weir.pipeline.tables import BROKER_RATES, PARTITION_RATES
 
@@ -24,7 +24,7 @@ def test_partition_rates_count_idle_samples_and_add_up_peers(frames: Frames) -> 
         sidecar.sample(),
     )
     table = partition_rates(lines)
-    assert table.dtypes == types(PARTITION_RATES)
+    assert types_of(table) == types(PARTITION_RATES)
     noon = "2026-11-02 12:00:00"
     assert rows(table, "window", "window_start", "side", "topic", "partition", *RATES) == [
         ("hour", noon, "leader", "t", 0, 100.0, 200.0, 200.0, 3000),
@@ -82,7 +82,7 @@ def test_broker_rates_keep_throttled_apart(frames: Frames) -> None:
         sidecar.sample(link(0, throttled=150), link(0, peer=3), link(10, side="follower")),
     )
     table = broker_rates(lines)
-    assert table.dtypes == types(BROKER_RATES)
+    assert types_of(table) == types(BROKER_RATES)
     assert rows(table, "broker_id", "side", "throttled", *RATES, window="minute") == [
         (1, "follower", False, 1.0, 1.0, 1.0, 20),
         (1, "follower", True, 0.0, 0.0, 0.0, 0),
