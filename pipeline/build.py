@@ -83,8 +83,6 @@ def build(
     stays as it is unless with `allow_empty`: its samples have expired. Days that are older than `keep` at the end of
     the last one are deleted. `kafka` are client properties, where the source is a topic. Raises BuildError.
     """
-    if midnight(until) <= midnight(first):
-        raise BuildError(f"there is nothing from {first} to before {until}")
     days = Days.around(first, until)
     try:
         with as_set(spark, _SETTINGS):

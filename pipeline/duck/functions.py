@@ -129,9 +129,7 @@ class Window:
 
     def sql(self) -> str:
         by = f"PARTITION BY {', '.join(map(column_sql, self.partition))}"
-        order = ", ".join(
-            name.sql if _is_descending(name) else f"{column_sql(name)} NULLS FIRST" for name in self.order
-        )
+        order = ", ".join(map(column_sql, self.order))  # none of them is null
         return f"{by}{order and f' ORDER BY {order}'} {self.frame}"
 
     @staticmethod
@@ -150,10 +148,6 @@ class Window:
 
 def _bound(rows: int | None) -> str:
     return "UNBOUNDED PRECEDING" if rows is None else "CURRENT ROW" if rows == 0 else f"{-rows} PRECEDING"
-
-
-def _is_descending(name: Any) -> bool:
-    return isinstance(name, Column) and name.sql.endswith(" DESC NULLS LAST")
 
 
 def _quoted(name: str) -> str:
@@ -196,7 +190,7 @@ def when(condition: Column, value: Any) -> Column:
 
 
 def desc(name: str) -> Column:
-    return Column(f"{column_sql(name)} DESC NULLS LAST")
+    return Column(f"{column_sql(name)} DESC")
 
 
 def struct(*columns: Any) -> Column:

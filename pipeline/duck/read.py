@@ -61,9 +61,11 @@ def read_lines(connection: DuckDBPyConnection, source: Path, days: Days) -> tupl
                 text, is_whole = _unpacked(file)
             except OSError as error:
                 raise BuildError(f"{file} cannot be read: {error.strerror}") from error
+            name = f"file://{file.absolute()}"
             if not is_whole:
-                damaged.append(file.as_uri())
-            of_file = _encoder.encode({"file": file.as_uri(), "folder_hour": hour})[:-1]
+                damaged.append(name)
+                text = text[: text.rfind(b"\n") + 1]
+            of_file = _encoder.encode({"file": name, "folder_hour": hour})[:-1]
             for line in text.split(b"\n"):
                 if line.strip():
                     fields = _encoder.encode(_read(line))[1:]

@@ -47,8 +47,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith("tests/pipeline/"):
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
-            engine = getattr(item, "callspec", None) and item.callspec.params.get("frames")  # type: ignore[attr-defined]
-            if engine == SPARK or "spark" in getattr(item, "fixturenames", ()):
+            told = item.callspec.params if hasattr(item, "callspec") else {}
+            if SPARK in (told.get("frames"), told.get("job")) or "spark" in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.spark)
 
 
@@ -133,10 +133,12 @@ class Frames:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Tests of tables run on DuckDB, and those marked `oldest_spark` on Spark, too: the oracle judges both."""
-    if "frames" in metafunc.fixturenames:
-        on_spark = any(metafunc.definition.iter_markers("oldest_spark"))
-        engines = [pytest.param(DUCKDB, id="duckdb"), *([pytest.param(SPARK, id="spark")] if on_spark else [])]
-        metafunc.parametrize("frames", engines, indirect=True)
+    on_spark = [pytest.param(SPARK, id="spark")] if any(metafunc.definition.iter_markers("oldest_spark")) else []
+    engines = [pytest.param(DUCKDB, id="duckdb", marks=pytest.mark.long), *on_spark]
+    told = {name for mark in metafunc.definition.iter_markers("parametrize") for name in [mark.args[0]]}
+    for name in ("frames", "job"):
+        if name in metafunc.fixturenames and name not in told:
+            metafunc.parametrize(name, engines, indirect=True)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from tests.samples.columns import in_columns
 from weir.pipeline.duck import frame as duck
 from weir.pipeline.duck.functions import TYPES
-from weir.pipeline.engine import F
+from weir.pipeline.engine import DUCKDB, SPARK, F, on
 from weir.pipeline.tables import Table
 from weir.quota.settings import SideName
 from weir.samples.schema import IntervalLine, LimitLine, Line, LinkLine, PartitionLine, QuotaLine, encode_lines
@@ -187,9 +187,10 @@ def write_lines(path: Path, text: bytes) -> None:
 
 def rows(frame: DataFrame, *names: str, **equal: object) -> list[tuple[Any, ...]]:
     """The sorted rows of the columns `names` where the others are `equal`; times as text, in UTC."""
-    for name, value in equal.items():
-        frame = frame.where(F.col(name) == F.lit(value))
-    return sorted(unsorted_rows(frame, *names))
+    with on(DUCKDB if isinstance(frame, duck.DataFrame) else SPARK):
+        for name, value in equal.items():
+            frame = frame.where(F.col(name) == F.lit(value))
+        return sorted(unsorted_rows(frame, *names))
 
 
 def unsorted_rows(frame: DataFrame, *names: str) -> list[tuple[Any, ...]]:
