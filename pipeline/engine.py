@@ -40,6 +40,7 @@ else:
             self._name = name
 
         def __getattr__(self, name: str) -> Any:
+            importlib.import_module(f"{_engine.get()}.functions")
             return getattr(getattr(importlib.import_module(_engine.get()), self._name), name)
 
     F, Window = _Chosen("functions"), _Chosen("Window")

@@ -60,10 +60,10 @@ class Column:
         return Column(f"ends_with({self.sql}, {_value(end)})")
 
     def bitwiseAND(self, other: Any) -> Column:
-        return self._with("&", other)
+        return _operator("&")(self, other)
 
     def bitwiseOR(self, other: Any) -> Column:
-        return self._with("|", other)
+        return _operator("|")(self, other)
 
     def when(self, condition: Column, value: Any) -> Column:
         return Column(f"{self.sql.removesuffix(' END')} WHEN {condition.sql} THEN {_value(value)} END")
@@ -71,50 +71,23 @@ class Column:
     def otherwise(self, value: Any) -> Column:
         return Column(f"{self.sql.removesuffix(' END')} ELSE {_value(value)} END")
 
-    def _with(self, operator: str, other: Any) -> Column:
-        return Column(f"({self.sql} {operator} {_value(other)})")
-
     def __invert__(self) -> Column:
         return Column(f"(NOT {self.sql})")
 
     def __truediv__(self, other: Any) -> Column:
         return Column(f"(CAST({self.sql} AS DOUBLE) / nullif({_value(other)}, 0))")
 
-    def __and__(self, other: Column) -> Column:
-        return self._with("AND", other)
 
-    def __or__(self, other: Column) -> Column:
-        return self._with("OR", other)
+def _operator(sign: str) -> Callable[[Column, Any], Column]:
+    return lambda column, other: Column(f"({column.sql} {sign} {_value(other)})")
 
-    def __add__(self, other: Any) -> Column:
-        return self._with("+", other)
 
-    def __sub__(self, other: Any) -> Column:
-        return self._with("-", other)
-
-    def __mul__(self, other: Any) -> Column:
-        return self._with("*", other)
-
-    def __mod__(self, other: Any) -> Column:
-        return self._with("%", other)
-
-    def __lt__(self, other: Any) -> Column:
-        return self._with("<", other)
-
-    def __le__(self, other: Any) -> Column:
-        return self._with("<=", other)
-
-    def __gt__(self, other: Any) -> Column:
-        return self._with(">", other)
-
-    def __ge__(self, other: Any) -> Column:
-        return self._with(">=", other)
-
-    def __eq__(self, other: Any) -> Column:  # type: ignore[override]
-        return self._with("=", other)
-
-    def __ne__(self, other: Any) -> Column:  # type: ignore[override]
-        return self._with("<>", other)
+_OPERATORS: Final = {
+    **{"and": "AND", "or": "OR", "add": "+", "sub": "-", "mul": "*", "mod": "%"},
+    **{"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=", "ne": "<>"},
+}
+for _name, _sign in _OPERATORS.items():
+    setattr(Column, f"__{_name}__", _operator(_sign))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,35 +162,9 @@ def when(condition: Column, value: Any) -> Column:
     return Column(f"CASE WHEN {condition.sql} THEN {_value(value)} END")
 
 
-def desc(name: str) -> Column:
-    return Column(f"{column_sql(name)} DESC")
-
-
 def struct(*columns: Any) -> Column:
     fields = (col(column) if isinstance(column, str) else column for column in columns)
     return Column(f"struct_pack({', '.join(f'{_quoted(of.names[0])} := {of.sql}' for of in fields)})")
-
-
-def array(*columns: Column) -> Column:
-    return Column(f"[{', '.join(column.sql for column in columns)}]")
-
-
-def concat(*columns: Any) -> Column:
-    return Column(f"({' || '.join(map(column_sql, columns))})")
-
-
-def size(column: Any) -> Column:
-    return Column(f"coalesce(len({column_sql(column)}), -1)")
-
-
-def get(column: Any, place: Column) -> Column:
-    return Column(f"list_extract({column_sql(column)}, CAST({place.sql} AS BIGINT) + 1)")
-
-
-def array_contains(column: Any, value: Column) -> Column:
-    of = column_sql(column)
-    lacks = f"WHEN {of} IS NULL OR list_count({of}) < len({of}) THEN NULL"
-    return Column(f"CASE WHEN list_contains({of}, {value.sql}) THEN TRUE {lacks} ELSE FALSE END")
 
 
 def transform(column: Any, function: Callable[[Column], Column]) -> Column:
@@ -233,21 +180,13 @@ def sort_array(column: Any, asc: bool = True) -> Column:
     return Column(f"list_{'' if asc else 'reverse_'}sort({column_sql(column)})")
 
 
-def explode(column: Any) -> Column:
-    return Column(f"unnest({column_sql(column)})")
-
-
 def posexplode(column: Any) -> Column:
     of = column_sql(column)
     return Column(f"unnest(range(len({of})))", ("pos", "col"), (f"unnest({of})",))
 
 
-def inline(column: Any) -> Column:
-    return Column(f"unnest({column_sql(column)}, max_depth := 2)")
-
-
-def floor(column: Any) -> Column:
-    return Column(f"TRY_CAST(floor({column_sql(column)}) AS BIGINT)")
+def last(column: Any, ignorenulls: bool = False) -> Column:
+    return Column(f"last_value({column_sql(column)}{' IGNORE NULLS' if ignorenulls else ''})")
 
 
 def shiftleft(column: Any, bits: int) -> Column:
@@ -258,65 +197,44 @@ def shiftright(column: Any, bits: int) -> Column:
     return Column(f"({column_sql(column)} >> {bits})")
 
 
-def xxhash64(*columns: Any) -> Column:
-    """Another hash than Spark's: no table has one."""
-    return Column(f"CAST(hash({', '.join(map(column_sql, columns))}) >> 1 AS BIGINT)")
-
-
-def timestamp_micros(column: Any) -> Column:
-    return Column(f"make_timestamptz(CAST({column_sql(column)} AS BIGINT))")
-
-
-def timestamp_seconds(column: Any) -> Column:
-    return Column(f"make_timestamptz(CAST({column_sql(column)} AS BIGINT) * 1000000)")
-
-
-def to_json(column: Column) -> Column:
-    return Column(f"CAST(json_merge_patch('{{}}', to_json({column.sql})) AS VARCHAR)")  # leaves out what is null
-
-
-def min_by(column: Any, by: Any) -> Column:
-    return _by("min", column, by)
-
-
-def max_by(column: Any, by: Any) -> Column:
-    return _by("max", column, by)
-
-
-def _by(what: str, column: Any, by: Any) -> Column:
-    # DuckDB passes over nulls, which are values to Spark
-    return Column(f"arg_{what}({{'v': {column_sql(column)}}}, {column_sql(by)}).v")
-
-
-def collect_list(column: Any) -> Column:
-    of = column_sql(column)
-    return Column(f"coalesce(list({of}) FILTER ({of} IS NOT NULL), [])")
-
-
-def collect_set(column: Any) -> Column:
-    of = column_sql(column)
-    return Column(f"coalesce(list(DISTINCT {of}) FILTER ({of} IS NOT NULL), [])")
-
-
-def last(column: Any, ignorenulls: bool = False) -> Column:
-    return Column(f"last_value({column_sql(column)}{' IGNORE NULLS' if ignorenulls else ''})")
-
-
 def broadcast(frame: Any) -> Any:
     return frame
 
 
-def _named(name: str) -> Callable[..., Column]:
+def _as(template: str) -> Callable[..., Column]:
+    """The function of columns, or their names, that is written like this."""
+
     def function(*columns: Any) -> Column:
-        return Column(f"{name}({', '.join(_value(of) if isinstance(of, int) else column_sql(of) for of in columns)})")
+        told = [_value(of) if isinstance(of, int) else column_sql(of) for of in columns]
+        return Column(template.format(*told, all=", ".join(told)))
 
     return function
 
 
-array_distinct = _named("list_distinct")
-array_max, array_min = _named("list_max"), _named("list_min")
-bool_or, coalesce, count, first, flatten = map(_named, ("bool_or", "coalesce", "count", "first", "flatten"))
-greatest, lag, lead, least, length = map(_named, ("greatest", "lag", "lead", "least", "length"))
-max, min, nullif, round, rtrim, sum = map(_named, ("max", "min", "nullif", "round", "rtrim", "sum"))
-octet_length, substring = _named("strlen"), _named("substring")
-unix_micros = _named("epoch_us")
+array, concat = _as("[{all}]"), _as("({0} || {1})")
+array_contains = _as(
+    "CASE WHEN list_contains({0}, {1}) THEN TRUE"
+    " WHEN {0} IS NULL OR list_count({0}) < len({0}) THEN NULL ELSE FALSE END"
+)
+array_distinct, flatten = _as("list_distinct({0})"), _as("flatten({0})")
+array_max, array_min = _as("list_max({0})"), _as("list_min({0})")
+bool_or, count, first = _as("bool_or({0})"), _as("count({0})"), _as("first({0})")
+coalesce, greatest, least = _as("coalesce({all})"), _as("greatest({all})"), _as("least({all})")
+collect_list = _as("coalesce(list({0}) FILTER ({0} IS NOT NULL), [])")
+collect_set = _as("coalesce(list(DISTINCT {0}) FILTER ({0} IS NOT NULL), [])")
+desc = _as("{0} DESC")
+explode, inline = _as("unnest({0})"), _as("unnest({0}, max_depth := 2)")
+floor, round = _as("TRY_CAST(floor({0}) AS BIGINT)"), _as("round({0})")
+get, size = _as("list_extract({0}, CAST({1} AS BIGINT) + 1)"), _as("coalesce(len({0}), -1)")
+lag, lead = _as("lag({0})"), _as("lead({0})")
+length, octet_length = _as("length({0})"), _as("strlen({0})")
+max, min, sum = _as("max({0})"), _as("min({0})"), _as("sum({0})")
+# DuckDB passes over nulls, which are values to Spark
+max_by, min_by = _as("arg_max({{'v': {0}}}, {1}).v"), _as("arg_min({{'v': {0}}}, {1}).v")
+nullif, rtrim = _as("nullif({0}, {1})"), _as("rtrim({0})")
+substring = _as("substring({all})")
+timestamp_micros = _as("make_timestamptz(CAST({0} AS BIGINT))")
+timestamp_seconds = _as("make_timestamptz(CAST({0} AS BIGINT) * 1000000)")
+to_json = _as("CAST(json_merge_patch('{{}}', to_json({0})) AS VARCHAR)")  # without what is null
+unix_micros = _as("epoch_us({0})")
+xxhash64 = _as("CAST(hash({all}) >> 1 AS BIGINT)")  # another hash than Spark's: no table has one

@@ -122,7 +122,8 @@ class Frames:
         if isinstance(self.engine, SparkSession):
             return parse(read_lines(self.engine, str(self.folder), Days.of(DAY)))
         lines: Any = duck_read.read_lines(self.engine, self.folder, Days.of(DAY))[0]
-        return parse(lines)
+        parsed: Any = parse(lines)
+        return parsed.kept()  # type: ignore[no-any-return]
 
     def good(self, *texts: bytes) -> DataFrame:
         return good_lines(self.parsed(*texts))
