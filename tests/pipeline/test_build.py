@@ -215,6 +215,9 @@ def _assert_files(folder: Path) -> None:
         (file,) = (folder / "coverage").glob("*.parquet")
         query = "SELECT compression, stats_min_value FROM parquet_metadata(?) WHERE path_in_schema = 'window_start'"
         ((codec, least),) = connection.execute(query, [str(file)]).fetchall()
+        (file,) = (folder / "broker_samples").glob("*.parquet")
+        sides = connection.read_parquet(str(file)).project("side").fetchall()
+    assert sides == sorted(sides)
     assert codec == "ZSTD"
     assert least.startswith("2026-11-02 12:59:00")
 
@@ -222,8 +225,9 @@ def _assert_files(folder: Path) -> None:
 def test_day_ends_at_midnight_utc_whatever_folder_a_sample_lies_in(light_job: Job, elsewhere: None) -> None:
     sidecar = Sidecar(now=NOON.replace(hour=23, minute=59, second=45))
     light_job.export(_sample(sidecar, 1) + _sample(sidecar, 2), hour=23)  # 23:59:55, and 00:00:05 of the next day
+    light_job.export(_sample(Sidecar(2, NOON.replace(hour=23, minute=59, second=50)), 3), day=NEXT_DAY, hour=0)
     one, two = light_job.run(days=2)
-    assert (one.samples, two.samples) == (1, 1)
+    assert (one.samples, two.samples) == (2, 1)
     assert [row[-1] for row in light_job.contents(NEXT_DAY)["partition_rates"]] == [2, 2]
 
 
