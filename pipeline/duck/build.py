@@ -20,6 +20,7 @@ from weir.pipeline.engine import DUCKDB, on
 from weir.pipeline.errors import BuildError
 from weir.pipeline.lines import by_kind, of_days, parse
 from weir.pipeline.one_day import BY_WINDOW, Day, build_day
+from weir.pipeline.open_tables import connect
 from weir.pipeline.runs import ORDER, LocalFiles, Runs, of_day
 from weir.pipeline.tables import WINDOW_SECONDS
 from weir.pipeline.whole import PARTIAL_SAMPLE, without_duplicates, without_partial
@@ -43,7 +44,11 @@ def build(
 
 
 def _build_together(source: Path, output: Path, runs: Runs, days: Days, allow_empty: bool) -> list[DayReport]:
-    with tempfile.TemporaryDirectory(prefix="weir-build-") as spilled, on(DUCKDB), connect(spilled) as connection:
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-build-") as spilled,
+        on(DUCKDB),
+        connect(temp_directory=spilled) as connection,
+    ):
         lines, damaged = read_lines(connection, source, days)
         parsed: Any = _keep(parse(lines))  # type: ignore[arg-type]
         return [
@@ -53,12 +58,6 @@ def _build_together(source: Path, output: Path, runs: Runs, days: Days, allow_em
             )
             for day in days.each()
         ]
-
-
-def connect(spilled: str) -> duckdb.DuckDBPyConnection:
-    """Open an empty database, that puts what does not fit into memory into the folder `spilled`."""
-    config: dict[str, Any] = {"TimeZone": "UTC", "temp_directory": spilled, "autoinstall_known_extensions": False}
-    return duckdb.connect(":memory:", config=config)
 
 
 def _keep(frame: Any) -> Any:

@@ -18,9 +18,9 @@ from tests.pipeline.exported import DAY, write_lines
 from tests.pipeline.many_samples import generate
 from weir.pipeline.days import Days
 from weir.pipeline.duck import read as duck_read
-from weir.pipeline.duck.build import connect
 from weir.pipeline.engine import DUCKDB, SPARK, on
 from weir.pipeline.lines import Lines, by_kind, good_lines, parse
+from weir.pipeline.open_tables import connect
 from weir.pipeline.read import read_lines
 from weir.pipeline.session import SPARK_SETTINGS, remember_names
 
@@ -150,5 +150,5 @@ def frames(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Frames]:
             spark.conf.set("spark.sql.session.timeZone", "UTC")
             yield Frames(tmp_path / "samples", spark)
         else:
-            with connect(str(tmp_path)) as connection:
+            with connect() as connection:
                 yield Frames(tmp_path / "samples", connection)

@@ -22,9 +22,9 @@ from weir.pipeline.behind import (
 )
 from weir.pipeline.behind_rows import rows_that_count
 from weir.pipeline.days import Days
-from weir.pipeline.duck.build import connect
 from weir.pipeline.engine import DUCKDB, on
 from weir.pipeline.lines import Lines, by_kind, good_lines, of_days
+from weir.pipeline.open_tables import connect
 from weir.pipeline.tables import BEHIND_MINUTES, MOVES, REPLICA_LAG
 from weir.samples.schema import Line
 
@@ -94,7 +94,7 @@ def _kept(frame: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
-    with on(DUCKDB), connect(str(tmp_path_factory.mktemp("spilled"))) as connection:
+    with on(DUCKDB), connect() as connection:
         frames = Frames(tmp_path_factory.mktemp("worlds"), connection)
         text = b"".join(text for broker_id, world in WORLDS.items() for text in world(broker_id))
         yield Tables(frames.lines(text))

@@ -20,12 +20,11 @@ from weir.pipeline.day_tables import QUARANTINE, TABLES
 from weir.pipeline.days import Days, parse_hour
 from weir.pipeline.duck import frame as duck
 from weir.pipeline.duck.build import build as build_with_duckdb
-from weir.pipeline.duck.build import connect
 from weir.pipeline.duck.read import read_lines
 from weir.pipeline.engine import SPARK, F
 from weir.pipeline.errors import BuildError
 from weir.pipeline.lines import Lines, by_partition
-from weir.pipeline.open_tables import published, table_folder
+from weir.pipeline.open_tables import connect, published, table_folder
 from weir.pipeline.runs import LocalFiles, Runs
 from weir.pipeline.session import FILE_TASKS, SHUFFLE_TASKS, as_set
 from weir.pipeline.storage import HadoopFiles, Output
@@ -117,7 +116,7 @@ class Job:
 @pytest.fixture
 def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Job]:
     spark = request.getfixturevalue("spark") if getattr(request, "param", SPARK) == SPARK else None
-    with connect(str(tmp_path)) as connection:
+    with connect() as connection:
         yield Job(spark, tmp_path, connection)
 
 
