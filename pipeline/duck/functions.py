@@ -190,7 +190,7 @@ def last(column: Any, ignorenulls: bool = False) -> Column:
 
 
 def shiftleft(column: Any, bits: int) -> Column:
-    return Column(f"({column_sql(column)} * {1 << bits})")
+    return Column(f"TRY({column_sql(column)} * {1 << bits})")
 
 
 def shiftright(column: Any, bits: int) -> Column:

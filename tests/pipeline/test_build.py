@@ -21,7 +21,7 @@ from weir.pipeline.days import Days, parse_hour
 from weir.pipeline.duck import frame as duck
 from weir.pipeline.duck.build import build as build_with_duckdb
 from weir.pipeline.duck.read import read_lines
-from weir.pipeline.engine import SPARK, F
+from weir.pipeline.engine import DUCKDB, SPARK, F
 from weir.pipeline.errors import BuildError
 from weir.pipeline.lines import Lines, by_partition
 from weir.pipeline.open_tables import connect, published, table_folder
@@ -285,6 +285,21 @@ def test_file_that_was_cut_short_gives_what_is_whole(light_job: Job) -> None:
         ("damaged_file", f"file://{no_gzip}"),
         ("partial_sample", None),
     ]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("job", [DUCKDB], indirect=True)
+def test_numbers_without_measure_fail_no_build(job: Job) -> None:
+    lines = [
+        *Sidecar(2**40).sample(partition("t", 0, 2**53), link(2**53)).splitlines(),
+        *Sidecar(1).sample(quota(2**53, 2**53, [2**49] * 9, -1e12, 1e12), link(1)).splitlines(),
+        *Sidecar(4).sample(partition("t", 0, 2**62, throttled=2**62)).splitlines(),
+        *Sidecar(2, monotonic=9e11).sample(partition("t", 0, 1, lag=(2**53, 9e12)), link(1)).splitlines(),
+        *Sidecar(3).sample(quota(1, 1000, [1], -9e12, 1010.0), partition("t", 2**50, 1)).splitlines(),
+    ]
+    job.export(b"\n".join(lines))
+    (report,) = job.run()
+    assert report.quarantined["wrong_type"] == 2
 
 
 def test_unfinished_file_is_not_read(light_job: Job) -> None:
