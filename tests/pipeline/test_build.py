@@ -167,7 +167,7 @@ def test_tables_of_a_day_have_as_many_tasks_as_their_rows_need(
     assert seen[MOVES.name] == ([str(tasks), None] if tasks else [str(cores)] * 2)
 
 
-@pytest.mark.oldest_spark
+@pytest.mark.parametrize("job", [pytest.param(DUCKDB, marks=pytest.mark.long), SPARK], indirect=True)
 def test_rerun_of_a_range_gives_the_same_tables(job: Job) -> None:
     """Both days, then each alone: a day's tables are those of its samples, and other days stay.
 

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import NOON, Sidecar, link, partition, rows, types, types_of
+from weir.pipeline.engine import SPARK
 from weir.pipeline.rates import broker_rates, partition_rates
 from weir.pipeline.tables import BROKER_RATES, PARTITION_RATES
 
@@ -34,6 +35,7 @@ def test_partition_rates_count_idle_samples_and_add_up_peers(frames: Frames) -> 
     ]
 
 
+@pytest.mark.parametrize("frames", [SPARK], indirect=True)
 def test_rows_are_sorted_in_as_many_places_as_were_asked_for(frames: Frames, spark: SparkSession) -> None:
     """Spark would put places of few bytes together, and a day's rows would be sorted in as many parts as cores."""
     adaptive = "spark.sql.adaptive.enabled"

@@ -82,7 +82,7 @@ def test_master_that_is_none_is_told_in_a_sentence() -> None:
 def test_spark_connect_is_told_in_a_sentence() -> None:
     build = ("report", "build", "--input", "i", "--output", "o", "--from", "2026-11-02", "--to", "2026-11-03")
     said = subprocess.run(
-        [sys.executable, "-m", "weir", *build],
+        [sys.executable, "-m", "weir", *build, "--engine", "spark"],
         cwd=ROOT,
         env={**os.environ, "SPARK_REMOTE": "sc://localhost:1"},
         capture_output=True,
