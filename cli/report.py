@@ -124,8 +124,9 @@ def _job(options: BuildOptions, first: datetime, until: datetime) -> Iterator[Ca
         raise CommandError(f"--engine: {options.engine!r} is none of {', '.join(ENGINES)}.", WRONG_USAGE)
     source, output = _folder_here(options.source), _folder_here(options.output)
     if source and output and not options.master and options.engine != "spark":
-        is_small = find_spec("duckdb") is not None and _bytes_of(source, first, until) <= MOST_BYTES
-        if options.engine == "duckdb" or is_small:
+        # a path without a scheme may be of another file system, which Spark's settings name
+        is_here = find_spec("duckdb") and (source.exists() or not find_spec("pyspark"))
+        if options.engine == "duckdb" or (is_here and _bytes_of(source, first, until) <= MOST_BYTES):
             yield partial(_module("weir.pipeline.duck.build", "DuckDB", "history").build, source, output)
             return
     if options.engine == "duckdb":

@@ -92,6 +92,7 @@ def test_day_of_which_nothing_arrived_is_told_by_the_exit_status(
     [
         (1000, "samples", "auto", (), "duckdb"),
         (1001, "samples", "auto", (), "spark"),
+        (1000, "nowhere", "auto", (), "spark"),
         (1000, "samples", "auto", ("--master", "local[2]"), "spark"),
         (1000, "kafka://host:1/topic", "auto", (), "spark"),
         (1000, "samples", "spark", (), "spark"),
