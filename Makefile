@@ -83,7 +83,7 @@ NEWEST_TESTS = tests/access tests/cli tests/control tests/proxy/tls tests/proxy/
 # All of them on the Spark of the lock, and a part, marked `oldest_spark`, on the oldest that is supported.
 spark: .venv/.installed .cache/spark-3.5/.installed
 	$(BIN)/pytest -n 2 --dist loadfile -m "spark and not slow" $(SPARK_TESTS)
-	PYTHONPATH=$(CURDIR)/.cache/spark-3.5 $(BIN)/pytest -n 2 --dist loadfile -m oldest_spark tests/pipeline
+	PYTHONPATH=$(CURDIR)/.cache/spark-3.5 $(BIN)/pytest -n 2 --dist loadfile -m "oldest_spark and spark" tests/pipeline
 
 SPARK_TESTS = tests/pipeline $(shell grep -rl 'mark\.spark\b' tests --include='test_*.py')
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
 import textwrap
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, asdict, dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
@@ -17,12 +21,16 @@ import typer
 from weir.cli.errors import DONE, WRONG_USAGE, CommandError
 from weir.cli.options import option, parsed, with_options
 from weir.cli.quantities import parse_duration
-from weir.cli.spark import FEW_BYTES, LAUNCH_SETTINGS, LAUNCH_SETTINGS_FOR_FEW, start_spark
+from weir.cli.spark import LAUNCH_SETTINGS, start_spark
 from weir.cli.tables import tables_at
 
 if TYPE_CHECKING:
+    from weir.pipeline.day_report import DayReport
     from weir.pipeline.page.contents import Contents
 
+ENGINES = ("auto", "duckdb", "spark")
+MOST_BYTES = 20_000_000
+"""About 4 million partition samples: 16 million take DuckDB 6.5 GB of memory, and longer than Spark."""
 MOST_SHOWN = 100
 FIRST_YEAR, LAST_YEAR = 1971, 2999
 """The years of times that a page can be asked for. Others are slips, and an axis could leave Python's calendar."""
@@ -34,13 +42,16 @@ app = typer.Typer(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOptions:
-    """Which samples become tables, where, and by which Spark."""
+    """Which samples become tables, where, and by what."""
 
     source: str = option("--input", None, "Hadoop path of the samples, or kafka://host:port/topic.", MISSING)
     output: str = option("--output", None, "Hadoop path of the tables.", MISSING)
     first: str = option("--from", None, "First day or hour (UTC), as 2026-11-02 or 2026-11-02T13.", MISSING)
     until: str = option("--to", None, "The day or hour after the last one.", MISSING)
-    master: str = option("--master", None, "Spark's master.", "local[*]")
+    engine: str = option(
+        "--engine", None, "duckdb, spark, or auto: DuckDB for days of up to 20 MB in a folder of this machine.", "auto"
+    )
+    master: str | None = option("--master", None, "Spark's master, where it is not local[*].")
     as_json: bool = option("--json", None, "Print JSON lines.", False)
     allow_empty: bool = option(
         "--allow-empty", None, "Take it that no sample of a day is there; replace its tables.", False
@@ -76,53 +87,79 @@ def _report() -> None:
 
 
 def build(options: BuildOptions) -> int:
-    """Replace the tables of each day from --from to before --to, as Parquet. Needs Java (17 is tested)."""
-    try:
-        read = importlib.import_module("weir.pipeline.read")
-        job = importlib.import_module("weir.pipeline.build")
-        hours = importlib.import_module("weir.pipeline.days")
-        day_report = importlib.import_module("weir.pipeline.day_report")
-    except ModuleNotFoundError as error:
-        raise CommandError(
-            f"building tables needs PySpark ({error.name} is not installed): pip install 'kafka-weir[pipeline]'."
-        ) from error
+    """Replace the tables of each day from --from to before --to, as Parquet. Spark needs Java, DuckDB does not."""
+    from weir.pipeline.day_report import nothing_came
+    from weir.pipeline.days import parse_hour
     from weir.pipeline.errors import BuildError
 
     try:
-        days = hours.parse_hour(options.first), hours.parse_hour(options.until)
-        kafka = read.client_properties(options.command_config)
+        days = parse_hour(options.first), parse_hour(options.until)
     except BuildError as error:
         raise CommandError(f"{error}.", WRONG_USAGE) from error
     _check_order(options.first, options.until, is_empty=days[1] <= days[0])
     kept = parsed("--keep", parse_duration, options.keep)
-    spark = start_spark(
-        options.master, LAUNCH_SETTINGS_FOR_FEW if _is_small(options.source, *days) else LAUNCH_SETTINGS
-    )
+    more = {"allow_empty": options.allow_empty, "keep": kept and timedelta(seconds=kept)}
     reports = []
     try:
-        for report in job.build(
-            spark,
-            options.source,
-            options.output,
-            *days,
-            allow_empty=options.allow_empty,
-            keep=kept and timedelta(seconds=kept),
-            kafka=kafka,
-        ):
-            typer.echo(json.dumps(asdict(report), default=str) if options.as_json else report.sentence())
-            reports.append(report)
+        with _job(options, *days) as job:
+            for report in job(*days, **more):
+                typer.echo(json.dumps(asdict(report), default=str) if options.as_json else report.sentence())
+                reports.append(report)
     except BuildError as error:
         raise CommandError(f"{error}.") from error
-    finally:
-        job.stop(spark)
     if refused := sum(report.is_refused for report in reports):
         raise CommandError(
             f"{refused} of the days have lost the samples of hours, so their tables stay as they were "
             "(--allow-empty replaces them)."
         )
-    if not options.allow_empty and (sentence := day_report.nothing_came(reports)):
+    if not options.allow_empty and (sentence := nothing_came(reports)):
         raise CommandError(f"{sentence}.")
     return DONE
+
+
+@contextlib.contextmanager
+def _job(options: BuildOptions, first: datetime, until: datetime) -> Iterator[Callable[..., Iterator[DayReport]]]:
+    """Yield the job of the engine that was asked for, or that fits: it is called with the days."""
+    if options.engine not in ENGINES:
+        raise CommandError(f"--engine: {options.engine!r} is none of {', '.join(ENGINES)}.", WRONG_USAGE)
+    source, output = _folder_here(options.source), _folder_here(options.output)
+    if source and output and not options.master and options.engine != "spark":
+        # a path without a scheme may be of another file system, which Spark's settings name
+        is_here = find_spec("duckdb") and (source.exists() or not find_spec("pyspark"))
+        if options.engine == "duckdb" or (is_here and _bytes_of(source, first, until) <= MOST_BYTES):
+            yield partial(_module("weir.pipeline.duck.build", "DuckDB", "history").build, source, output)
+            return
+    if options.engine == "duckdb":
+        sentence = "--engine: DuckDB builds from a folder of this machine into another, without --master."
+        raise CommandError(sentence, WRONG_USAGE)
+    job = _module("weir.pipeline.build", "PySpark", "pipeline")
+    from weir.pipeline.errors import BuildError
+    from weir.pipeline.read import client_properties
+
+    try:
+        kafka = client_properties(options.command_config)
+    except BuildError as error:
+        raise CommandError(f"{error}.", WRONG_USAGE) from error
+    spark = start_spark(options.master or "local[*]", LAUNCH_SETTINGS)
+    try:
+        yield partial(job.build, spark, options.source, options.output, kafka=kafka)
+    finally:
+        job.stop(spark)
+
+
+def _module(name: str, what: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"building tables needs {what} ({error.name} is not installed): pip install 'kafka-weir[{extra}]'."
+        ) from error
+
+
+def _folder_here(address: str) -> Path | None:
+    """Return the folder of this machine that an address names; None for another file system's, or a topic."""
+    path = address.removeprefix("file://")
+    return None if "://" in path else Path(path)
 
 
 def html(
@@ -205,16 +242,11 @@ def _moment(option: str, text: str | None, zone: tzinfo) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=zone)
 
 
-def _is_small(source: str, first: datetime, until: datetime) -> bool:
-    """Whether a folder of this machine has few samples of the days; of other inputs that is not known."""
-    folder = Path(source.removeprefix("file://"))
-    count = (until - first).days + 2
-    days = [folder / f"date={first.date() + timedelta(days=number)}" for number in range(count)]
-    try:
-        sizes = [file.stat().st_size for day in days for file in day.rglob("*.jsonl*")]
-    except OSError:  # one was moved away meanwhile
-        return False
-    return bool(sizes) and sum(sizes) <= FEW_BYTES
+def _bytes_of(source: Path, first: datetime, until: datetime) -> int:
+    """Return how many bytes of samples there are of the largest of the days, or of all where no folder names a day."""
+    days = [source / f"date={first.date() + timedelta(days=number)}" for number in range((until - first).days + 1)]
+    folders = days if any(source.glob("date=*")) else [source]
+    return max(sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) for folder in folders)
 
 
 app.command("build")(with_options(build))

@@ -22,12 +22,6 @@ LAUNCH_SETTINGS = {
 }
 """Settings for a Spark that weir starts itself."""
 
-FEW_BYTES = 8_000_000
-"""Of so few bytes of samples Java would compile well for longer than it takes to read them."""
-LAUNCH_SETTINGS_FOR_FEW = LAUNCH_SETTINGS | {
-    "spark.driver.defaultJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
-}
-
 
 def start_spark(master: str, launch: Mapping[str, str]) -> SparkSession:
     from weir.pipeline.errors import BuildError

@@ -40,7 +40,7 @@ def tables_at(
 
 def _copy(address: str, folder: Path, since: datetime | None, until: datetime | None) -> None:
     try:
-        from weir.pipeline.errors import SPARK_ERRORS, first_line
+        from weir.pipeline.spark_errors import SPARK_ERRORS, first_line
         from weir.pipeline.storage import Output
     except ModuleNotFoundError as error:
         raise CommandError(f"{address} is read by PySpark: pip install 'kafka-weir[pipeline]'.") from error

@@ -1,4 +1,4 @@
-"""The end of the demo: the samples that its sidecars exported become a page, by the Spark job."""
+"""The end of the demo: the samples that its sidecars exported become a page, by `weir report`."""
 
 from __future__ import annotations
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
-
+from weir.pipeline.engine import Column, DataFrame, F, Window
+from weir.pipeline.lines import SAMPLE_KEY, by_partition
 from weir.pipeline.rates import as_table
-from weir.pipeline.read import SAMPLE_KEY, by_partition
 from weir.pipeline.tables import BEHIND_MINUTES, MOVES, REPLICA_LAG, WINDOW_SECONDS
 
 OUT_OF_SYNC_SECONDS: Final = 30.0
@@ -62,7 +60,8 @@ def behind_by_minute(rows: DataFrame, ends: DataFrame, rates: DataFrame) -> Data
         F.max(F.when(~F.col("behind"), F.col("clock"))).alias("last"),
         F.max_by("rate", F.when(F.col("rate").isNotNull(), F.col("sequence"))).alias("rate"),
         F.max("stall").alias("longest_stall"),
-        F.max_by(stall_end, F.when(F.col("stall") > 0, F.col("stall"))).alias("stall_end"),
+        # of equal ones the last
+        F.max(F.when(F.col("stall") > 0, F.struct("stall", stall_end.alias("end")))).getField("end").alias("stall_end"),
         F.count(F.when(is_stuck, 1)).alias("stuck_spans"),
         F.sum(F.when(is_stuck, F.col("stall")).otherwise(0)).alias("stuck"),
         F.max("lag_messages").alias("max_lag_messages"),
@@ -186,7 +185,12 @@ def _in_spans(rows: DataFrame, ends: DataFrame) -> DataFrame:
     gaps = clocks.where("is_gap").groupBy(*_PROCESS).agg(F.collect_list(missing).alias("gaps"))
     # A replica that is away has no lines, and the first line afterwards tells since when it lags. Bytes before the
     # sidecar's first sample are unknown, so stalls begin there at the earliest.
-    missed = F.expr("aggregate(gaps, 0L, (sum, gap) -> sum + least(greatest(since - gap.since, 0L), gap.micros))")
+    zero = F.lit(0).cast("long")
+    of_gaps = F.transform(
+        "gaps",
+        lambda gap: F.least(F.greatest(F.col("since") - gap.getField("since"), zero), gap.getField("micros")),
+    )
+    missed = F.aggregate(of_gaps, zero, lambda one, other: one + other)
     sampled = F.greatest(F.lit(0), F.col("since") - F.col("clock_first")) - F.coalesce(missed, F.lit(0))
     return (
         spans.join(F.broadcast(gaps), [*_PROCESS], "left")

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 from weir.pipeline.behind import LINE, OUT_OF_SYNC_SECONDS, REPLICA, ROW, with_lag, with_replica
-from weir.pipeline.read import Lines, by_partition
+from weir.pipeline.engine import Column, DataFrame, F
+from weir.pipeline.lines import Lines, by_partition
 
 SAMPLES: Final = 360
 
@@ -93,12 +91,18 @@ def _rows_of_wanted(lines: Lines, stretches: DataFrame) -> DataFrame:
 
     What is not known, neither the bytes nor the lag, has no row.
     """
-    of_one = F.struct("partition", "until", "since")
-    wanted = stretches.where("is_wanted").groupBy(*_STRETCH).agg(F.collect_list(of_one).alias("wanted"))
+    wanted = (
+        stretches.where("is_wanted")
+        .groupBy(*_STRETCH)
+        .agg(
+            F.collect_list("partition").alias("partitions_wanted"),
+            F.collect_list(F.struct("until", "since")).alias("parts"),
+        )
+    )
     # Joined to whole lines, of which there are few. Their other partitions are left out while lines become rows.
     found = with_lag(_placed(lines).join(wanted, [*_STRETCH]), *_FIGURES)
-    place = F.expr("int(array_position(wanted.partition, partition)) - 1")
-    until, since = (F.get(f"wanted.{name}", place) for name in ("until", "since"))
+    place = F.expr("coalesce(array_position(partitions_wanted, partition), 0) - 1").cast("int")
+    until, since = (F.get("parts", place).getField(name) for name in ("until", "since"))
     is_wanted = until.isNull() | (F.col("sequence") <= until) | (F.col("sequence") > since)
     return found.where((place >= 0) & is_wanted & (F.col("lag_seconds").isNotNull() | (_size() > 0))).select(
         *(_size().alias(name) if name == "bytes" else F.col(name) for name in ROW)

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
@@ -24,34 +24,20 @@ from pyspark.sql import functions as F
 from weir.pipeline.damaged import damaged_files, may_be_damage
 from weir.pipeline.day_report import DayReport, nothing_came
 from weir.pipeline.day_tables import QUARANTINE, day_tables
-from weir.pipeline.days import DAY, Days, midnight, parse_hour
-from weir.pipeline.errors import SPARK_ERRORS, BuildError, first_line
-from weir.pipeline.read import (
-    by_kind,
-    client_properties,
-    good_lines,
-    input_files,
-    input_size,
-    is_by_day,
-    of_days,
-    parse,
-    read_lines,
-)
+from weir.pipeline.days import Days, midnight, parse_hour
+from weir.pipeline.errors import BuildError
+from weir.pipeline.lines import by_kind, of_days, parse
+from weir.pipeline.one_day import BY_WINDOW, Day, build_day
+from weir.pipeline.read import client_properties, input_files, is_by_day, read_lines
 from weir.pipeline.session import FILE_TASKS, SHUFFLE_TASKS, as_set, open_session
+from weir.pipeline.spark_errors import SPARK_ERRORS, first_line
 from weir.pipeline.storage import Output
-from weir.pipeline.tables import BROKER_RATES, LIMITS, PARTITION_RATES
 from weir.pipeline.whole import (
     PARTIAL_SAMPLE,
-    processes,
-    quarantine,
-    samples,
     without_duplicates,
     without_partial,
 )
 from weir.samples.schema import PartitionsLine, kind_of
-
-BY_WINDOW: Final = frozenset({PARTITION_RATES.name, BROKER_RATES.name, LIMITS.name})
-"""The tables in which each kind of window has a folder of its own."""
 
 ROWS_OF_A_PLACE: Final = 1_000_000
 """How many partition samples a task of a shuffle has, so that what it takes of memory does not grow with the day."""
@@ -78,17 +64,6 @@ _SETTINGS: Final = MappingProxyType(
     }
 )
 
-FEW_BYTES: Final = 8_000_000
-"""Of so few bytes of input Java would compile each query for longer than it takes to answer it."""
-
-_SETTINGS_FOR_FEW: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.adaptive.enabled": "false",
-    }
-)
-
 
 def build(
     spark: SparkSession,
@@ -108,22 +83,14 @@ def build(
     stays as it is unless with `allow_empty`: its samples have expired. Days that are older than `keep` at the end of
     the last one are deleted. `kafka` are client properties, where the source is a topic. Raises BuildError.
     """
-    if midnight(until) <= midnight(first):
-        raise BuildError(f"there is nothing from {first} to before {until}")
     days = Days.around(first, until)
     try:
-        cores = spark.sparkContext.defaultParallelism
         with as_set(spark, _SETTINGS):
             job = _Job(spark, source, Output(spark, output), allow_empty, kafka or {})
             with job.output.writing():
                 # What lies in folders of days is read day by day. Of all else each day would read the whole.
                 for together in days.each() if is_by_day(spark, source, days) else [days]:
-                    size = input_size(spark, source, together)
-                    few: dict[str, int | str] = (
-                        {} if size is None or size > FEW_BYTES else {**_SETTINGS_FOR_FEW, SHUFFLE_TASKS: cores}
-                    )
-                    with as_set(spark, few):
-                        yield from _build_together(job, together)
+                    yield from _build_together(job, together)
                 if keep is not None:
                     job.output.delete_before((midnight(days.until) - keep).date())
     except SPARK_ERRORS as error:
@@ -154,7 +121,7 @@ def _build_together(job: _Job, days: Days) -> Iterator[DayReport]:
                 raise
             parsed = stack.enter_context(_parsed(job, days, damaged))
         for one in days.each():
-            yield _write(job, one.first, of_days(parsed, one), damaged)
+            yield _build_day(job, one.first, of_days(parsed, one), damaged)
 
 
 def _parsed(job: _Job, days: Days, damaged: Collection[str] = ()) -> contextlib.AbstractContextManager[DataFrame]:
@@ -166,80 +133,43 @@ def _parsed(job: _Job, days: Days, damaged: Collection[str] = ()) -> contextlib.
     return job.output.kept("lines", parse(read_lines(job.spark, job.source, days, damaged, job.kafka)))
 
 
-def _write(job: _Job, day: date, parsed: DataFrame, damaged: Collection[str]) -> DayReport:
+def _build_day(job: _Job, day: date, parsed: DataFrame, damaged: Sequence[str]) -> DayReport:
     """Write a day from its lines."""
-    output = job.output
     with contextlib.ExitStack() as stack:
-        stack.enter_context(output.day(day))
 
         def keep(frame: DataFrame) -> DataFrame:
             stack.callback(frame.persist(StorageLevel.MEMORY_AND_DISK_DESER).unpersist, blocking=True)
             return frame
 
-        found = keep(samples(good_lines(parsed)))
-        bad = keep(quarantine(parsed, found, damaged))
-        report, facts = _report(day, found, bad)
-        report.damaged = list(damaged)
-        before = output.current(day)
-        report.silent = sorted(
-            {*output.current(day - DAY).get("brokers", ()), *before.get("brokers", ())} - {*report.brokers}
-        )
-        report.lost_hours = [hour for hour in before.get("hours", ()) if hour not in facts["hours"]]
-        report.is_refused = bool(report.lost_hours) and not job.allow_empty
-        if report.is_refused:
-            return report
-        output.partition_samples = report.partitions
-        cores = job.spark.sparkContext.defaultParallelism
-        places = max(cores, _places(report.partitions))
-        lines = good_lines(parsed)
-        # Each of these takes a pass over all lines, so they are done only where needed.
-        if report.quarantined.get(PARTIAL_SAMPLE):
-            lines = without_partial(lines, found)
-        if report.has_duplicates:
-            lines = stack.enter_context(output.kept("lines-once", without_duplicates(lines)))
-        # Most lines are of partitions. The others are few, and kept apart: many tables are made of these alone, and
-        # each task costs more than what it would read of them.
-        others = lines.where(F.col("kind") != kind_of(PartitionsLine))
-        few = by_kind(keep(others.coalesce(cores)))
-        lines_by_kind = replace(few, partitions=by_kind(lines).partitions)
-        # a task takes longer to begin than it needs for a few rows
-        reading: dict[str, int | str] = {FILE_TASKS: cores} if places == cores else {}
-        with as_set(job.spark, {SHUFFLE_TASKS: places, **reading}):
-            tables = day_tables(lines_by_kind, found, bad, keep, places)
+        def write(of: Day) -> dict[str, int]:
+            output = job.output
+            output.partition_samples = of.report.partitions
+            cores = job.spark.sparkContext.defaultParallelism
+            places = max(cores, _places(of.report.partitions))
+            lines = of.lines
+            # Each of these takes a pass over all lines, so they are done only where needed.
+            if of.report.quarantined.get(PARTIAL_SAMPLE):
+                lines = without_partial(lines, of.found)
+            if of.report.has_duplicates:
+                lines = stack.enter_context(output.kept("lines-once", without_duplicates(lines)))
+            # Most lines are of partitions. The others are few, and kept apart: many tables are made of these alone, and
+            # each task costs more than what it would read of them.
+            others = lines.where(F.col("kind") != kind_of(PartitionsLine))
+            few = by_kind(keep(others.coalesce(cores)))
+            lines_by_kind = replace(few, partitions=by_kind(lines).partitions)
+            # a task takes longer to begin than it needs for a few rows
+            reading: dict[str, int | str] = {FILE_TASKS: cores} if places == cores else {}
+            with as_set(job.spark, {SHUFFLE_TASKS: places, **reading}):
+                tables = day_tables(lines_by_kind, of.found, of.bad, keep, places)
 
-            def write(name: str) -> None:
-                output.write(name, day, tables[name], apart="window" if name in BY_WINDOW else None)
+                def write_one(name: str) -> None:
+                    output.write(name, day, tables[name], apart="window" if name in BY_WINDOW else None)
 
-            with ThreadPoolExecutor(WRITERS) as threads:
-                list(threads.map(write, tables))
-        schemas = {name: frame.schema for name, frame in tables.items() if name != QUARANTINE}
-        report.rows = output.rows(day, schemas)
-        output.publish(day, facts)
-    return report
+                with ThreadPoolExecutor(WRITERS) as threads:
+                    list(threads.map(write_one, tables))
+            return output.rows(day, {name: frame.schema for name, frame in tables.items() if name != QUARANTINE})
 
-
-def _report(day: date, found: DataFrame, bad: DataFrame) -> tuple[DayReport, dict[str, Any]]:
-    """Return what is known before any table is made, and what the pointer is to tell of it."""
-    of = processes(found).collect()
-    reasons = bad.where(F.col("lines") > 0).groupBy("reason").agg(F.sum("lines").alias("n")).collect()
-    until = max((row["until_micros"] for row in of if row["samples"]), default=None)
-    report = DayReport(
-        day,
-        sum(row["samples"] for row in of),
-        sum(row["missing"] for row in of),
-        any(row["twice"] for row in of),
-        sum(row["partitions"] for row in of),
-        quarantined={row["reason"]: row["n"] for row in reasons},
-        brokers=sorted({row["broker_id"] for row in of if row["samples"]}),
-    )
-    return report, {
-        "samples": report.samples,
-        "missing": report.missing,
-        "until": None if until is None else f"{datetime.fromtimestamp(until / 1e6, UTC):%Y-%m-%dT%H:%M:%SZ}",
-        "brokers": report.brokers,
-        "hours": sorted({hour for row in of for hour in row["hours"]}),
-        "clusters": sorted({cluster for row in of for cluster in row["clusters"]}),
-    }
+        return build_day(job.output, day, parsed, damaged, job.allow_empty, keep, write)
 
 
 def _places(rows: int) -> int:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
-
+from weir.pipeline.engine import DataFrame, F, Window
+from weir.pipeline.lines import SAMPLE_KEY, Lines
 from weir.pipeline.rates import as_table
-from weir.pipeline.read import SAMPLE_KEY, Lines
 from weir.pipeline.tables import ABSENCES, COVERAGE
 
 _PROCESS: Final = ("broker_id", "start_id")

@@ -13,10 +13,8 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from weir.pipeline.errors import SPARK_ERRORS, BuildError
-
-DAMAGED_FILE: Final = "damaged_file"
-"""The reason that a damaged file is quarantined for."""
+from weir.pipeline.errors import BuildError
+from weir.pipeline.spark_errors import SPARK_ERRORS
 
 # The words of Hadoop's decompressors. "EOFException" alone is not enough: a lost connection to HDFS is one too.
 _DAMAGE: Final = re.compile(

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from pyspark.sql import DataFrame
-
 from weir.pipeline.accuracy import minutes_in_force, quotas_in_force, throttle_accuracy, throttle_minutes
 from weir.pipeline.behind import behind_by_minute, behind_minutes, behind_spans, moves, rates_in_force, replica_lag
 from weir.pipeline.behind_rows import rows_that_count
 from weir.pipeline.coverage import absences, coverage_by_minute, links_of_leaders
+from weir.pipeline.engine import DataFrame
 from weir.pipeline.limits import limits
+from weir.pipeline.lines import Lines
 from weir.pipeline.rates import broker_rates, broker_samples, partition_rates
-from weir.pipeline.read import Lines
 from weir.pipeline.tables import (
     ABSENCES,
     ALL_TABLES,

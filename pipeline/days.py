@@ -20,7 +20,12 @@ class Days(NamedTuple):
 
     @classmethod
     def around(cls, first: date, until: date) -> Days:
-        """Return the days that the time from `first` to before `until` lies in; both are days or times, UTC."""
+        """Return the days that the time from `first` to before `until` lies in; both are days or times, UTC.
+
+        BuildError where there is no such time.
+        """
+        if midnight(until) <= midnight(first):
+            raise BuildError(f"there is nothing from {first} to before {until}")
         return cls(midnight(first).date(), (midnight(until) - timedelta.resolution).date() + DAY)
 
     @classmethod

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from functools import reduce
-
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
+from weir.pipeline.engine import DataFrame, F
+from weir.pipeline.lines import Lines
 from weir.pipeline.rates import as_table, coverage
-from weir.pipeline.read import Lines
 from weir.pipeline.tables import LIMITS, WINDOW_SECONDS
 
 
@@ -20,8 +16,8 @@ def limits(lines: Lines) -> DataFrame:
     - The throttled ratio is that of the broker at which it was highest: a client may wait at several at once.
     - Of a limit that was changed, the highest is told, and the entry that comes last in the alphabet.
     """
-    of_brokers = reduce(DataFrame.union, (_of_brokers(lines.limits, *window) for window in WINDOW_SECONDS.items()))
-    covered = of_brokers.join(F.broadcast(coverage(lines.ends)), ["broker_id", "window", "window_start"])
+    minutes, hours = (_of_brokers(lines.limits, *window) for window in WINDOW_SECONDS.items())
+    covered = minutes.union(hours).join(F.broadcast(coverage(lines.ends)), ["broker_id", "window", "window_start"])
     named = {name: F.max(name).alias(name) for name in ("role", "connector", "task", "entry", "limit_group")}
     found = covered.groupBy("window", F.timestamp_seconds("window_start").alias("window_start"), "client_id").agg(
         *named.values(),

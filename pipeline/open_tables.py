@@ -7,13 +7,26 @@ from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from weir.pipeline.tables import POINTER, Table
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 
 class TablesError(Exception):
     """The tables cannot answer a query. The text is a sentence without the full stop."""
+
+
+def connect(**settings: str) -> DuckDBPyConnection:
+    """Open an empty database whose times are UTC."""
+    import duckdb
+
+    # everything needed is installed: DuckDB must not download extensions
+    connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": False, **settings})
+    connection.execute("SET TimeZone = 'UTC'")  # before 2.0 DuckDB cannot set it while it opens
+    return connection
 
 
 class OpenTables:
@@ -25,12 +38,10 @@ class OpenTables:
 
     def __init__(self, path: Path) -> None:
         try:
-            import duckdb
+            self._connection = connect()
         except ModuleNotFoundError as error:
             raise TablesError("reading tables needs DuckDB: pip install 'kafka-weir[history]'") from error
         self.path = path
-        # everything needed is installed: DuckDB must not download extensions
-        self._connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": False, "TimeZone": "UTC"})
         self.facts = published(path)
         """What was published of each day, by its folder's path."""
 

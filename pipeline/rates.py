@@ -15,10 +15,8 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, GroupedData
-from pyspark.sql import functions as F
-
-from weir.pipeline.read import SAMPLE_KEY, Lines, by_partition
+from weir.pipeline.engine import Column, DataFrame, F, GroupedData
+from weir.pipeline.lines import SAMPLE_KEY, Lines, by_partition
 from weir.pipeline.tables import BROKER_RATES, BROKER_SAMPLES, PARTITION_RATES, WINDOW_SECONDS, Table
 
 _MINUTE, _HOUR = WINDOW_SECONDS["minute"], WINDOW_SECONDS["hour"]
@@ -78,7 +76,7 @@ def broker_rates(lines: Lines) -> DataFrame:
     )
     keys = ["side", "throttled"]
     links = lines.links.select("side", "broker_id", *_times(), "micros", apart.alias("apart"))
-    placed = links.select("*", "apart.*").repartition(*keys, "broker_id")
+    placed = links.select("*", F.col("apart.throttled"), F.col("apart.bytes")).repartition(*keys, "broker_id")
     windows = _broker_windows(placed.withColumn("hash", F.xxhash64(*keys, "broker_hour")), keys, coverage(lines.ends))
     return _table(windows.withColumn("broker_id", _broker(F.col("broker_hour"))), BROKER_RATES)
 
@@ -167,12 +165,12 @@ def _broker_windows(rows: DataFrame, keys: list[str], covered: DataFrame) -> Dat
     )
     minute = F.struct(_window(F.col("minute"), F.lit(0)).alias("window"), "bytes", "rates")
     by_hour = _in_order(by_minute.withColumn("of_minute", minute), *group).agg(
-        F.sum("bytes").alias("bytes"), F.collect_list("of_minute").alias("minutes")
+        F.sum("bytes").alias("bytes"),
+        F.collect_list("of_minute").alias("minutes"),
+        F.flatten(F.collect_list("rates")).alias("rates"),
     )
     first_minute = F.col("broker_hour").bitwiseAND((1 << _HOUR_BITS) - 1) * (_HOUR // _MINUTE)
-    hour = F.struct(
-        _window(first_minute, F.lit(1)).alias("window"), "bytes", F.flatten(F.col("minutes.rates")).alias("rates")
-    )
+    hour = F.struct(_window(first_minute, F.lit(1)).alias("window"), "bytes", "rates")
     windows = by_hour.select(*keys, "broker_hour", F.inline(F.concat("minutes", F.array(hour))))
     start = _number(_MINUTE, "window_start")
     is_hour = (F.col("window") == "hour").cast("int")

@@ -10,7 +10,8 @@ from typing import Final
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from weir.pipeline.errors import SPARK_ERRORS, BuildError, first_line
+from weir.pipeline.errors import BuildError
+from weir.pipeline.spark_errors import SPARK_ERRORS, first_line
 
 Settings = dict[str, bool | float | int | str | None]
 

@@ -7,12 +7,9 @@ from functools import reduce
 from operator import and_
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
-from weir.pipeline.damaged import DAMAGED_FILE
 from weir.pipeline.days import DAY_SECONDS, HOUR_SECONDS
-from weir.pipeline.read import FIELDS, MAX_CHARACTERS, SAMPLE_KEY
+from weir.pipeline.engine import Column, DataFrame, F
+from weir.pipeline.lines import FIELDS, MAX_CHARACTERS, SAMPLE_KEY
 from weir.samples.schema import IntervalLine, LimitLine, Line, LinkLine, PartitionsLine, QuotaLine, kind_of
 
 LINE_KEY: Final = (
@@ -24,6 +21,9 @@ LINE_KEY: Final = (
 
 PARTIAL_SAMPLE: Final = "partial_sample"
 """The reason that samples which are not whole are quarantined for."""
+
+DAMAGED_FILE: Final = "damaged_file"
+"""The reason that a damaged file is quarantined for."""
 
 QUARANTINE_COLUMNS: Final = ("reason", "file", "line", "lines")
 
@@ -114,13 +114,12 @@ def quarantine(parsed: DataFrame, found: DataFrame, damaged: Collection[str] = (
         F.lit(PARTIAL_SAMPLE),
         F.lit(None).cast("string"),
         F.to_json(F.struct(*SAMPLE_KEY)),
-        "lines",
+        F.col("lines").cast("long"),
     )
     table = bad.union(partial)
     if damaged:
         path = F.explode(F.array(*(F.lit(path) for path in damaged)))
-        files = found.sparkSession.range(1).select(
-            F.lit(DAMAGED_FILE), path, F.lit(None).cast("string"), F.lit(0).cast("long")
-        )
+        one_row = found.groupBy().agg(F.count(F.lit(1)))
+        files = one_row.select(F.lit(DAMAGED_FILE), path, F.lit(None).cast("string"), F.lit(0).cast("long"))
         table = table.union(files)
     return table.toDF(*QUARANTINE_COLUMNS)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from collections.abc import Callable, Iterator
+from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,15 +12,16 @@ import pytest
 
 from tests.cli.commands import failing
 from weir.cli.main import main
-from weir.cli.report import _is_small
+from weir.pipeline.day_report import DayReport
 
 RANGE = ("--from", "2026-11-02", "--to", "2026-11-03")
 
 needs_spark = pytest.mark.skipif(find_spec("pyspark") is None, reason="PySpark is not installed")
 
 
-def _build(folder: Path, *more: str) -> tuple[str, ...]:
-    return ("report", "build", "--input", str(folder / "samples"), "--output", str(folder / "tables"), *more)
+def _build(folder: Path, *more: str, engine: str = "spark") -> tuple[str, ...]:
+    of = ("--input", str(folder / "samples"), "--output", str(folder / "tables"), "--engine", engine)
+    return ("report", "build", *of, *more)
 
 
 def test_report_without_pyspark_says_what_to_install(
@@ -77,8 +78,6 @@ def test_day_of_which_nothing_arrived_is_told_by_the_exit_status(
     more: tuple[str, ...],
     status: int,
 ) -> None:
-    from weir.pipeline.day_report import DayReport
-
     monkeypatch.setattr("weir.cli.report.start_spark", lambda *_: None)
     monkeypatch.setattr("weir.pipeline.build.build", lambda *_, **__: iter([DayReport(date(2026, 11, 2), silent=[3])]))
     monkeypatch.setattr("weir.pipeline.build.stop", lambda _: None)
@@ -88,17 +87,55 @@ def test_day_of_which_nothing_arrived_is_told_by_the_exit_status(
     assert ("weir: no whole sample arrived of 2026-11-02: " in said.err) is bool(status)
 
 
-@pytest.mark.parametrize(("size", "is_small"), [(0, True), (8_000_000, True), (8_000_001, False)])
-def test_few_samples_of_the_days_are_small(tmp_path: Path, size: int, is_small: bool) -> None:
-    """A file of another day does not count, and of what is no folder here nothing is known."""
+@pytest.mark.parametrize(
+    ("size", "source", "engine", "more", "chosen"),
+    [
+        (1000, "samples", "auto", (), "duckdb"),
+        (1001, "samples", "auto", (), "spark"),
+        (1000, "nowhere", "auto", (), "spark"),
+        (1000, "samples", "auto", ("--master", "local[2]"), "spark"),
+        (1000, "kafka://host:1/topic", "auto", (), "spark"),
+        (1000, "samples", "spark", (), "spark"),
+        (1001, "samples", "duckdb", (), "duckdb"),
+        (1000, "kafka://host:1/topic", "duckdb", (), "--engine: DuckDB builds from a folder of this machine into "),
+        (1000, "samples", "comet", (), "--engine: 'comet' is none of auto, duckdb, spark."),
+    ],
+)
+@needs_spark
+def test_small_days_of_this_machine_are_duckdbs(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    size: int,
+    source: str,
+    engine: str,
+    more: tuple[str, ...],
+    chosen: str,
+) -> None:
+    """A file of another day does not count."""
     for day, length in (("2026-11-02", size), ("2026-12-24", 9_000_000)):
-        file = tmp_path / f"date={day}" / "hour=12" / "one.jsonl.gz"
+        file = tmp_path / "samples" / f"date={day}" / "hour=12" / "one.jsonl.gz"
         file.parent.mkdir(parents=True)
         with file.open("wb") as written:
             written.truncate(length)
-    days = datetime(2026, 11, 2, tzinfo=UTC), datetime(2026, 11, 3, tzinfo=UTC)
-    assert _is_small(str(tmp_path), *days) is is_small
-    assert not _is_small("kafka://host:1/topic", *days)
+    started: list[str] = []
+
+    def of(name: str) -> Callable[..., Iterator[DayReport]]:
+        def built(*_: object, **__: object) -> Iterator[DayReport]:
+            started.append(name)
+            yield DayReport(date(2026, 11, 2), 1)
+
+        return built
+
+    monkeypatch.setattr("weir.cli.report.MOST_BYTES", 1000)
+    monkeypatch.setattr("weir.cli.report.start_spark", lambda *_: None)
+    monkeypatch.setattr("weir.pipeline.build.stop", lambda _: None)
+    monkeypatch.setattr("weir.pipeline.build.build", of("spark"))
+    monkeypatch.setattr("weir.pipeline.duck.build.build", of("duckdb"))
+    where = source if "://" in source else str(tmp_path / source)
+    status = main(("report", "build", "--input", where, "--output", str(tmp_path), "--engine", engine, *RANGE, *more))
+    assert (status, started) == ((0, [chosen]) if chosen in ("duckdb", "spark") else (2, []))
+    assert status == 0 or chosen in capsys.readouterr().err
 
 
 @needs_spark

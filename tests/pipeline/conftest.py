@@ -8,14 +8,20 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.exported import DAY, write_lines
 from tests.pipeline.many_samples import generate
 from weir.pipeline.days import Days
-from weir.pipeline.read import Lines, by_kind, good_lines, parse, read_lines
+from weir.pipeline.duck import read as duck_read
+from weir.pipeline.engine import DUCKDB, SPARK, on
+from weir.pipeline.lines import Lines, by_kind, good_lines, parse
+from weir.pipeline.open_tables import connect
+from weir.pipeline.read import read_lines
 from weir.pipeline.session import SPARK_SETTINGS, remember_names
 
 ELSEWHERE = "Europe/Berlin"
@@ -41,7 +47,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith("tests/pipeline/"):
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
-            if "spark" in getattr(item, "fixturenames", ()):
+            told = item.callspec.params if hasattr(item, "callspec") else {}
+            if SPARK in (told.get("frames"), told.get("job")) or "spark" in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.spark)
 
 
@@ -102,17 +109,21 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Frames:
-    """Makes frames of exported lines."""
+    """Makes frames of exported lines, on Spark or on DuckDB."""
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self.spark = spark
+    def __init__(self, folder: Path, engine: SparkSession | duckdb.DuckDBPyConnection) -> None:
         self.folder = folder
+        self.engine = engine
 
     def parsed(self, *texts: bytes) -> DataFrame:
         """What becomes of files with these lines, that lie in no folder of a day."""
         for number, text in enumerate(texts):
             write_lines(self.folder / f"{number}.jsonl.gz", text)
-        return parse(read_lines(self.spark, str(self.folder), Days.of(DAY)))
+        if isinstance(self.engine, SparkSession):
+            return parse(read_lines(self.engine, str(self.folder), Days.of(DAY)))
+        lines: Any = duck_read.read_lines(self.engine, self.folder, Days.of(DAY))[0]
+        parsed: Any = parse(lines)
+        return parsed.kept()  # type: ignore[no-any-return]
 
     def good(self, *texts: bytes) -> DataFrame:
         return good_lines(self.parsed(*texts))
@@ -121,7 +132,23 @@ class Frames:
         return by_kind(self.good(*texts))
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests of tables run on DuckDB, and those marked `oldest_spark` on Spark, too: the oracle judges both."""
+    on_spark = [pytest.param(SPARK, id="spark")] if any(metafunc.definition.iter_markers("oldest_spark")) else []
+    engines = [pytest.param(DUCKDB, id="duckdb", marks=pytest.mark.long), *on_spark]
+    told = {name for mark in metafunc.definition.iter_markers("parametrize") for name in [mark.args[0]]}
+    for name in ("frames", "job"):
+        if name in metafunc.fixturenames and name not in told:
+            metafunc.parametrize(name, engines, indirect=True)
+
+
 @pytest.fixture
-def frames(spark: SparkSession, tmp_path: Path) -> Frames:
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
-    return Frames(spark, tmp_path / "samples")
+def frames(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Frames]:
+    with on(request.param):
+        if request.param == SPARK:
+            spark = request.getfixturevalue("spark")
+            spark.conf.set("spark.sql.session.timeZone", "UTC")
+            yield Frames(tmp_path / "samples", spark)
+        else:
+            with connect() as connection:
+                yield Frames(tmp_path / "samples", connection)

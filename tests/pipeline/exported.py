@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from tests.samples.columns import in_columns
+from weir.pipeline.duck import frame as duck
+from weir.pipeline.duck.functions import TYPES
+from weir.pipeline.engine import DUCKDB, SPARK, F, on
 from weir.pipeline.tables import Table
 from weir.quota.settings import SideName
 from weir.samples.schema import IntervalLine, LimitLine, Line, LinkLine, PartitionLine, QuotaLine, encode_lines
@@ -185,15 +187,25 @@ def write_lines(path: Path, text: bytes) -> None:
 
 def rows(frame: DataFrame, *names: str, **equal: object) -> list[tuple[Any, ...]]:
     """The sorted rows of the columns `names` where the others are `equal`; times as text, in UTC."""
-    for name, value in equal.items():
-        frame = frame.where(F.col(name) == F.lit(value))
-    return sorted(unsorted_rows(frame, *names))
+    with on(DUCKDB if isinstance(frame, duck.DataFrame) else SPARK):
+        for name, value in equal.items():
+            frame = frame.where(F.col(name) == F.lit(value))
+        return sorted(unsorted_rows(frame, *names))
 
 
 def unsorted_rows(frame: DataFrame, *names: str) -> list[tuple[Any, ...]]:
     """The rows of the columns `names`; times as text, in UTC."""
-    shown = [frame[name].cast("string") if kind == "timestamp" else frame[name] for name, kind in _types(frame, names)]
-    return [tuple(row) for row in frame.select(*shown).collect()]
+    kinds = dict(types_of(frame))
+    shown = [F.col(name).cast("string").alias(name) if kinds[name] == "timestamp" else F.col(name) for name in names]
+    found: Any = frame.select(*shown).collect()
+    if isinstance(frame, duck.DataFrame):
+        return [tuple(_spark_text(row[name], kinds[name]) for name in names) for row in found]
+    return [tuple(row) for row in found]
+
+
+def _spark_text(value: Any, kind: str) -> Any:
+    """A time as Spark shows it: without DuckDB's zone."""
+    return value.removesuffix("+00") if kind == "timestamp" and value is not None else value
 
 
 def types(table: Table) -> list[tuple[str, str]]:
@@ -201,6 +213,7 @@ def types(table: Table) -> list[tuple[str, str]]:
     return [(name, {"long": "bigint"}.get(kind, kind)) for name, kind in table.columns.items()]
 
 
-def _types(frame: DataFrame, names: Iterable[str]) -> list[tuple[str, str]]:
-    kinds = dict(frame.dtypes)
-    return [(name, kinds[name]) for name in names]
+def types_of(frame: DataFrame) -> list[tuple[str, str]]:
+    """A frame's columns as Spark tells them."""
+    names = {kind: name for name, kind in TYPES.items()} | {"TIMESTAMP WITH TIME ZONE": "timestamp"}
+    return [(name, names.get(kind, kind)) for name, kind in frame.dtypes]

@@ -7,9 +7,9 @@ from datetime import timedelta
 from pyspark.sql import DataFrame
 
 from tests.pipeline.conftest import Frames
-from tests.pipeline.exported import NOON, Sidecar, link, quota, rows, types
+from tests.pipeline.exported import NOON, Sidecar, link, quota, rows, types, types_of
 from weir.pipeline.accuracy import minutes_in_force, quotas_in_force, throttle_accuracy, throttle_minutes
-from weir.pipeline.read import Lines
+from weir.pipeline.lines import Lines
 from weir.pipeline.tables import THROTTLE_ACCURACY, THROTTLE_MINUTES
 
 FIGURES = (
@@ -42,7 +42,7 @@ def test_span_goes_on_over_samples_and_its_cut_second_is_one(frames: Frames) -> 
         sidecar.sample(quota(100, 1010, [60] + [50] * 9, 1010.5, 1020.0), link(0, left_out=3), seconds=9.5),
     )
     table = throttle_accuracy(_minutes(lines))
-    assert table.dtypes == types(THROTTLE_ACCURACY)
+    assert types_of(table) == types(THROTTLE_ACCURACY)
     assert rows(table, "quota_id", "broker_id", "side", "policy", *FIGURES) == [
         (
             *("leader.replication.throttled.rate", 1, "leader", "strict", 100),
@@ -103,7 +103,7 @@ def test_minutes_of_a_quota_add_up_to_its_span(frames: Frames) -> None:
         sidecar.sample(quota(100, 1020, [50] * 10, 1020.0, 1030.0), link(0)),
     )
     table = throttle_minutes(_minutes(lines))
-    assert table.dtypes == types(THROTTLE_MINUTES)
+    assert types_of(table) == types(THROTTLE_MINUTES)
     of = ("leader.replication.throttled.rate", 1, "leader", "2026-11-02 12:00:49.5")
     assert rows(table, *THROTTLE_MINUTES.columns) == [
         ("2026-11-02 12:00:00", *of, 10.5, 1060, 1.0, 1.0, 0.0, 10.5, -10),

@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from tests.pipeline.conftest import Frames
-from tests.pipeline.exported import DAY, NOON, Sidecar, partition, quota, rows, types, unsorted_rows
+from tests.pipeline.exported import DAY, NOON, Sidecar, partition, quota, rows, types, types_of, unsorted_rows
 from weir.pipeline.accuracy import quotas_in_force
 from weir.pipeline.behind import (
     behind_by_minute,
@@ -22,7 +22,9 @@ from weir.pipeline.behind import (
 )
 from weir.pipeline.behind_rows import rows_that_count
 from weir.pipeline.days import Days
-from weir.pipeline.read import Lines, by_kind, good_lines, of_days
+from weir.pipeline.engine import DUCKDB, on
+from weir.pipeline.lines import Lines, by_kind, good_lines, of_days
+from weir.pipeline.open_tables import connect
 from weir.pipeline.tables import BEHIND_MINUTES, MOVES, REPLICA_LAG
 from weir.samples.schema import Line
 
@@ -66,8 +68,8 @@ class Tables:
     """The spans of all WORLDS, and the tables that are made of them: planned and built once."""
 
     def __init__(self, lines: Lines) -> None:
-        by_minute = _by_minute(lines).cache()
-        spans = behind_spans(by_minute).cache()
+        by_minute = _kept(_by_minute(lines))
+        spans = _kept(behind_spans(by_minute))
         frames = {
             "spans": spans,
             MOVES.name: moves(spans),
@@ -75,7 +77,7 @@ class Tables:
             BEHIND_MINUTES.name: behind_minutes(by_minute, spans),
         }
         for table in (MOVES, REPLICA_LAG, BEHIND_MINUTES):
-            assert frames[table.name].dtypes == types(table)
+            assert types_of(frames[table.name]) == types(table)
         self._rows = {
             name: [dict(zip(frame.columns, row, strict=True)) for row in unsorted_rows(frame, *frame.columns)]
             for name, frame in frames.items()
@@ -86,11 +88,16 @@ class Tables:
         return sorted(tuple(row[column] for column in columns) for row in found)
 
 
+def _kept(frame: Any) -> Any:
+    return frame.kept()
+
+
 @pytest.fixture(scope="module")
-def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
-    frames = Frames(spark, tmp_path_factory.mktemp("worlds"))
-    return Tables(frames.lines(b"".join(text for broker_id, world in WORLDS.items() for text in world(broker_id))))
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
+    with on(DUCKDB), connect() as connection:
+        frames = Frames(tmp_path_factory.mktemp("worlds"), connection)
+        text = b"".join(text for broker_id, world in WORLDS.items() for text in world(broker_id))
+        yield Tables(frames.lines(text))
 
 
 @_told(1)

@@ -6,13 +6,13 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from pyspark.sql import functions as F
 
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import Sidecar, partition
 from weir.pipeline.accuracy import quotas_in_force
 from weir.pipeline.behind import ROW, behind_by_minute, behind_spans, moves, rates_in_force, with_lag
 from weir.pipeline.behind_rows import rows_that_count
+from weir.pipeline.engine import F
 
 
 def _four_hours(numbers: random.Random) -> Iterator[bytes]:

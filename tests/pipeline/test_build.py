@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -11,22 +12,27 @@ from typing import Any
 import duckdb
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from tests.pipeline.exported import DAY, NOON, Sidecar, link, partition, quota, rows, write_lines
 from weir.pipeline.build import build
 from weir.pipeline.day_report import DayReport, nothing_came
 from weir.pipeline.day_tables import QUARANTINE, TABLES
 from weir.pipeline.days import Days, parse_hour
+from weir.pipeline.duck import frame as duck
+from weir.pipeline.duck.build import build as build_with_duckdb
+from weir.pipeline.duck.read import read_lines
+from weir.pipeline.engine import DUCKDB, SPARK, F
 from weir.pipeline.errors import BuildError
-from weir.pipeline.open_tables import published, table_folder
-from weir.pipeline.read import Lines, by_partition, read_lines
+from weir.pipeline.lines import Lines, by_partition
+from weir.pipeline.open_tables import connect, published, table_folder
+from weir.pipeline.runs import LocalFiles, Runs
 from weir.pipeline.session import FILE_TASKS, SHUFFLE_TASKS, as_set
-from weir.pipeline.storage import Output
+from weir.pipeline.storage import HadoopFiles, Output
 from weir.pipeline.tables import MOVES, PARTITION_RATES, WINDOW_SECONDS
 
 NEXT_DAY = DAY + timedelta(days=1)
 HOUR = timedelta(hours=1)
+NOT_COMPARED = ("file", "window", "date")
 
 
 def _sample(sidecar: Sidecar, size: int) -> bytes:
@@ -35,10 +41,11 @@ def _sample(sidecar: Sidecar, size: int) -> bytes:
 
 
 class Job:
-    """A folder of samples, one of tables, and the job between them."""
+    """A folder of samples, one of tables, and the job between them, with Spark or else with DuckDB."""
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self.spark = spark
+    def __init__(self, spark: SparkSession | None, folder: Path, connection: duckdb.DuckDBPyConnection) -> None:
+        self._spark = spark
+        self.connection = connection
         self.samples = folder / "samples"
         self.tables = folder / "tables"
 
@@ -47,9 +54,29 @@ class Job:
         write_lines(path, text)
         return path
 
-    def run(self, first: date = DAY, days: int = 1, *, allow_empty: bool = False) -> list[DayReport]:
-        until = first + timedelta(days=days)
-        return list(build(self.spark, str(self.samples), str(self.tables), first, until, allow_empty=allow_empty))
+    def run(self, first: date = DAY, days: int = 1, **more: Any) -> list[DayReport]:
+        return self.build(first, first + timedelta(days=days), **more)
+
+    def build(self, *days: date, **more: Any) -> list[DayReport]:
+        if self._spark is None:
+            return list(build_with_duckdb(self.samples, self.tables, *days, **more))
+        return list(build(self._spark, str(self.samples), str(self.tables), *days, **more))
+
+    def settings(self) -> list[str | None]:
+        names = ("spark.sql.parquet.compression.codec", "spark.sql.session.timeZone", "spark.sql.ansi.enabled")
+        return [self.spark.conf.get(name) for name in names] if self._spark else []
+
+    @property
+    def is_on_spark(self) -> bool:
+        return self._spark is not None
+
+    @property
+    def spark(self) -> SparkSession:
+        assert self._spark is not None
+        return self._spark
+
+    def output(self, utc: Callable[[], datetime]) -> Runs:
+        return Runs(LocalFiles(self.tables), utc) if self._spark is None else Output(self._spark, str(self.tables), utc)
 
     def facts(self, day: date = DAY) -> dict[str, Any]:
         """What the pointer of a day says."""
@@ -62,8 +89,9 @@ class Job:
     def runs(self, day: date = DAY) -> list[Path]:
         return [path for path in (self.tables / f"date={day}").iterdir() if path.is_dir()]
 
-    def table(self, name: str, day: date = DAY) -> DataFrame:
-        return self.spark.read.parquet(str(table_folder(self.tables / f"date={day}", self.facts(day), name)))
+    def table(self, name: str, day: date = DAY) -> Any:
+        folder = table_folder(self.tables / f"date={day}", self.facts(day), name)
+        return duck.DataFrame(self.connection, f"FROM read_parquet('{folder}/**/*.parquet', hive_partitioning = true)")
 
     def contents(self, day: date = DAY) -> dict[str, list[Any]]:
         """All rows of a day's tables, sorted; quarantined files without their folder. Empty tables may have no file."""
@@ -72,7 +100,7 @@ class Job:
             folder = table_folder(self.tables / f"date={day}", self.facts(day), name)
             if any(folder.rglob("*.parquet")):
                 frame = self.table(name, day)
-                found[name] = rows(frame, *(column for column in frame.columns if column not in ("file", "window")))
+                found[name] = rows(frame, *(column for column in frame.columns if column not in NOT_COMPARED))
             else:
                 found[name] = []
         return found
@@ -86,15 +114,17 @@ class Job:
 
 
 @pytest.fixture
-def job(spark: SparkSession, tmp_path: Path) -> Job:
-    return Job(spark, tmp_path)
+def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Job]:
+    spark = request.getfixturevalue("spark") if getattr(request, "param", SPARK) == SPARK else None
+    with connect() as connection:
+        yield Job(spark, tmp_path, connection)
 
 
 @pytest.fixture
 def light_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
     """A job of three tables: `partition_rates` with nothing but bytes, by window, `moves` with a number of lines.
 
-    For tests of how tables are written, whatever is in them: Spark plans the real ones for seconds.
+    For tests of how tables are written, whatever is in them: the real ones take a while.
     """
 
     def of_day(lines: Lines, _: object, bad: DataFrame, __: object, places: int) -> dict[str, DataFrame]:
@@ -103,15 +133,17 @@ def light_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
         size = F.sum("bytes_unthrottled").alias("bytes")
         return {
             PARTITION_RATES.name: moved.repartition(places, "partition").groupBy("partition", "window").agg(size),
-            MOVES.name: lines.partitions.agg(F.count("*").alias("lines"), F.max("ended").alias("ended")),
+            MOVES.name: lines.partitions.groupBy().agg(F.count(F.lit(1)).alias("lines"), F.max("ended").alias("ended")),
             QUARANTINE: bad,
         }
 
     monkeypatch.setattr("weir.pipeline.build.day_tables", of_day)
+    monkeypatch.setattr("weir.pipeline.duck.build.day_tables", of_day)
     return job
 
 
 @pytest.mark.parametrize(("rows_of_a_task", "tasks"), [(1_000_000, None), (1, 5)])
+@pytest.mark.parametrize("job", [SPARK], indirect=True)
 def test_tables_of_a_day_have_as_many_tasks_as_their_rows_need(
     light_job: Job, monkeypatch: pytest.MonkeyPatch, rows_of_a_task: int, tasks: int | None
 ) -> None:
@@ -135,14 +167,14 @@ def test_tables_of_a_day_have_as_many_tasks_as_their_rows_need(
     assert seen[MOVES.name] == ([str(tasks), None] if tasks else [str(cores)] * 2)
 
 
+@pytest.mark.parametrize("job", [pytest.param(DUCKDB, marks=pytest.mark.long), SPARK], indirect=True)
 def test_rerun_of_a_range_gives_the_same_tables(job: Job) -> None:
     """Both days, then each alone: a day's tables are those of its samples, and other days stay.
 
     A sample of 12:59:55 lies in the folder of 13:00. Before the last run it comes again, late, in a file of its own,
-    and counts once. Afterwards the session is as it was.
+    and counts once. Afterwards Spark's session is as it was.
     """
-    names = ("spark.sql.parquet.compression.codec", "spark.sql.session.timeZone", "spark.sql.ansi.enabled")
-    settings = [job.spark.conf.get(name) for name in names]
+    settings = job.settings()
     sidecar = Sidecar(now=NOON + timedelta(minutes=59, seconds=45))
     text = _sample(sidecar, 100)
     job.export(text + b"bad\n", hour=13)
@@ -165,14 +197,14 @@ def test_rerun_of_a_range_gives_the_same_tables(job: Job) -> None:
     before = job.contents(), job.contents(NEXT_DAY)
     assert [row[-1] for row in before[0]["partition_rates"]] == [100, 100]
     _assert_files(job.tables / f"date={DAY}" / job.current())
-    assert {f"weir: {DAY} {table}" for table in TABLES} <= job.descriptions()
+    assert not job.is_on_spark or {f"weir: {DAY} {table}" for table in TABLES} <= job.descriptions()
     job.run(NEXT_DAY)
     assert (job.contents(), job.contents(NEXT_DAY)) == before
     job.export(text, "late", hour=12)
     assert job.run() == [replace(first, has_duplicates=True)]
     assert (job.contents(), job.contents(NEXT_DAY)) == before
     assert sorted(path.name for path in job.tables.iterdir()) == [f"date={DAY}", f"date={NEXT_DAY}"]
-    assert [job.spark.conf.get(name) for name in names] == settings
+    assert job.settings() == settings
 
 
 def _assert_files(folder: Path) -> None:
@@ -182,6 +214,9 @@ def _assert_files(folder: Path) -> None:
         (file,) = (folder / "coverage").glob("*.parquet")
         query = "SELECT compression, stats_min_value FROM parquet_metadata(?) WHERE path_in_schema = 'window_start'"
         ((codec, least),) = connection.execute(query, [str(file)]).fetchall()
+        (file,) = (folder / "broker_samples").glob("*.parquet")
+        sides = connection.read_parquet(str(file)).project("side").fetchall()
+    assert sides == sorted(sides)
     assert codec == "ZSTD"
     assert least.startswith("2026-11-02 12:59:00")
 
@@ -189,8 +224,9 @@ def _assert_files(folder: Path) -> None:
 def test_day_ends_at_midnight_utc_whatever_folder_a_sample_lies_in(light_job: Job, elsewhere: None) -> None:
     sidecar = Sidecar(now=NOON.replace(hour=23, minute=59, second=45))
     light_job.export(_sample(sidecar, 1) + _sample(sidecar, 2), hour=23)  # 23:59:55, and 00:00:05 of the next day
+    light_job.export(_sample(Sidecar(2, NOON.replace(hour=23, minute=59, second=50)), 3), day=NEXT_DAY, hour=0)
     one, two = light_job.run(days=2)
-    assert (one.samples, two.samples) == (1, 1)
+    assert (one.samples, two.samples) == (2, 1)
     assert [row[-1] for row in light_job.contents(NEXT_DAY)["partition_rates"]] == [2, 2]
 
 
@@ -222,8 +258,7 @@ def test_days_that_are_older_than_what_is_kept_are_deleted(light_job: Job) -> No
     light_job.export(_sample(Sidecar(), 1))
     for back in (1, 2, 3):
         (light_job.tables / f"date={DAY - timedelta(days=back)}" / "run").mkdir(parents=True)
-    source, output = str(light_job.samples), str(light_job.tables)
-    list(build(light_job.spark, source, output, DAY, NEXT_DAY, keep=timedelta(days=2)))
+    light_job.run(keep=timedelta(days=2))
     days = sorted(path.name for path in light_job.tables.iterdir())
     assert days == [f"date={DAY - timedelta(days=1)}", f"date={DAY}"]
 
@@ -252,6 +287,21 @@ def test_file_that_was_cut_short_gives_what_is_whole(light_job: Job) -> None:
     ]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("job", [DUCKDB], indirect=True)
+def test_numbers_without_measure_fail_no_build(job: Job) -> None:
+    lines = [
+        *Sidecar(2**40).sample(partition("t", 0, 2**53), link(2**53)).splitlines(),
+        *Sidecar(1).sample(quota(2**53, 2**53, [2**49] * 9, -1e12, 1e12), link(1)).splitlines(),
+        *Sidecar(4).sample(partition("t", 0, 2**62, throttled=2**62)).splitlines(),
+        *Sidecar(2, monotonic=9e11).sample(partition("t", 0, 1, lag=(2**53, 9e12)), link(1)).splitlines(),
+        *Sidecar(3).sample(quota(1, 1000, [1], -9e12, 1010.0), partition("t", 2**50, 1)).splitlines(),
+    ]
+    job.export(b"\n".join(lines))
+    (report,) = job.run()
+    assert report.quarantined["wrong_type"] == 2
+
+
 def test_unfinished_file_is_not_read(light_job: Job) -> None:
     path = light_job.export(_sample(Sidecar(), 1))
     path.rename(path.with_name(".one.tmp"))
@@ -260,19 +310,24 @@ def test_unfinished_file_is_not_read(light_job: Job) -> None:
 
 
 @pytest.mark.oldest_spark
+def test_input_that_is_not_there_is_named(job: Job) -> None:
+    with pytest.raises(BuildError, match=r"there is no .*samples"):
+        job.run()
+
+
+@pytest.mark.oldest_spark
+@pytest.mark.parametrize("job", [SPARK], indirect=True)
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [
-        ("nowhere", "there is no .*nowhere"),
         ("kafka://localhost:1", "is not of the form kafka://host:port/topic"),
         ("kafka://localhost:1/t", "cannot be read: .*kafka"),
         ("comet://x/y", "cannot be read: .*comet"),
     ],
 )
-def test_input_that_cannot_be_read_is_named(job: Job, tmp_path: Path, source: str, sentence: str) -> None:
-    path = source if "://" in source else str(tmp_path / source)
+def test_input_that_cannot_be_read_is_named(job: Job, source: str, sentence: str) -> None:
     with pytest.raises(BuildError, match=sentence):
-        list(build(job.spark, path, str(job.tables), DAY, NEXT_DAY))
+        list(build(job.spark, source, str(job.tables), DAY, NEXT_DAY))
 
 
 def test_range_without_a_day_is_refused(job: Job) -> None:
@@ -295,16 +350,17 @@ def test_run_that_is_killed_changes_nothing_and_a_later_one_clears_up(light_job:
     before = light_job.contents()
     light_job.export(_sample(sidecar, 200), "late")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Output, "publish", _killed)
-        patched.setattr(Output, "_delete_unseen", lambda *_: None)
+        patched.setattr(Runs, "publish", _killed)
+        patched.setattr(HadoopFiles, "delete", lambda *_: None)
+        patched.setattr(LocalFiles, "delete", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             light_job.run()
     assert light_job.contents() == before
     assert len(light_job.runs()) == 2
     light_job.run()
     assert [row[-1] for row in light_job.contents()["partition_rates"]] == [300, 300]
-    later = Output(light_job.spark, str(light_job.tables), lambda: datetime.now(UTC) + timedelta(days=2))
-    with later.writing(), later.day(DAY):
+    later = light_job.output(lambda: datetime.now(UTC) + timedelta(days=2))
+    with later.day(DAY):
         for _ in range(2):  # what the pointer before named stays
             later.publish(DAY, {})
     assert light_job.runs() == []  # the killed one and those before it are gone; the later one wrote nothing
@@ -321,7 +377,7 @@ def test_tables_of_the_run_before_stay_for_those_who_read_them(light_job: Job) -
 
 def test_run_that_fails_leaves_nothing(light_job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     light_job.export(_sample(Sidecar(), 100))
-    monkeypatch.setattr(Output, "publish", _killed)
+    monkeypatch.setattr(Runs, "publish", _killed)
     with pytest.raises(KeyboardInterrupt):
         light_job.run()
     assert [path for path in light_job.tables.rglob("*") if path.is_file()] == []
@@ -362,19 +418,18 @@ def test_range_of_hours_builds_the_days_that_it_lies_in(light_job: Job) -> None:
     for day in (DAY, NEXT_DAY):
         light_job.export(_sample(Sidecar(now=NOON + (day - DAY)), 7), day=day)
     evening = NOON.replace(hour=23)
-    reports = build(light_job.spark, str(light_job.samples), str(light_job.tables), evening, evening + 2 * HOUR)
+    reports = light_job.build(evening, evening + 2 * HOUR)
     assert [(report.day, report.samples) for report in reports] == [(DAY, 1), (NEXT_DAY, 1)]
-    last = build(light_job.spark, str(light_job.samples), str(light_job.tables), evening, evening + HOUR)
-    assert [report.day for report in last] == [DAY]
+    assert [report.day for report in light_job.build(evening, evening + HOUR)] == [DAY]
 
 
 def test_run_does_not_replace_what_one_that_began_later_made(light_job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two runs end before one that began first, and have read a sample more."""
     light_job.export(_sample(Sidecar(), 1))
-    publish = Output.publish
+    publish = Runs.publish
     first: list[str] = []
 
-    def late(output: Output, *of: Any) -> None:
+    def late(output: Runs, *of: Any) -> None:
         if not first:
             first.append(output.run)
             light_job.export(_sample(Sidecar(2), 2), "late")
@@ -382,7 +437,7 @@ def test_run_does_not_replace_what_one_that_began_later_made(light_job: Job, mon
             light_job.run()
         publish(output, *of)
 
-    monkeypatch.setattr(Output, "publish", late)
+    monkeypatch.setattr(Runs, "publish", late)
     light_job.run()
     assert light_job.facts()["samples"] == 2
     assert len(light_job.runs()) == 2
@@ -406,11 +461,11 @@ def test_days_in_no_folders_are_read_once(light_job: Job, monkeypatch: pytest.Mo
     write_lines(light_job.samples / "all.jsonl.gz", b"".join(texts))
     read, asked = read_lines, []
 
-    def counted(*arguments: Any) -> DataFrame:
+    def counted(*arguments: Any) -> Any:
         asked.append(arguments[2])
         return read(*arguments)
 
-    monkeypatch.setattr("weir.pipeline.build.read_lines", counted)
+    monkeypatch.setattr("weir.pipeline.duck.build.read_lines", counted)
     assert [report.samples for report in light_job.run(days=2)] == [1, 1]
     assert asked == [Days(DAY, DAY + timedelta(days=2))]
 

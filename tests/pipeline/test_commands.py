@@ -101,7 +101,6 @@ def _contents(tables: Path) -> dict[str, list[Any]]:
 def built(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str]]]:
     """The tables that weir built, and what it said."""
     tables = tmp_path_factory.mktemp("built") / "tables"
-    (tables.parent / "spark-defaults.conf").write_text("spark.sql.shuffle.partitions 4\n")
     status, said, errors = _run(WEIR, samples, tables)
     assert (status, errors) == (0, [])
     yield tables, said
@@ -139,7 +138,7 @@ def test_spark_submit_with_the_wheel_builds_the_same_tables(
 ) -> None:
     """Where the driver starts there is the wheel and the job's own file, and no weir that is installed.
 
-    How many samples a folder without days has is not looked at. So Spark compiles all queries, as it does for many.
+    Spark compiles all queries, as it does by itself.
     """
     flat = tmp_path / "flat"
     flat.mkdir()
@@ -151,6 +150,14 @@ def test_spark_submit_with_the_wheel_builds_the_same_tables(
     command = (*SUBMIT, "--py-files", str(wheel), job)
     status, said, errors = _run(command, flat, tmp_path / "tables", PYTHONPATH="", PYSPARK_PYTHON=str(python))
     assert status == 0, errors
+    assert said == built[1]
+    assert _contents(tmp_path / "tables") == _contents(built[0])
+
+
+def test_duckdb_builds_the_same_tables(samples: Path, built: tuple[Path, list[str]], tmp_path: Path) -> None:
+    """Without Java."""
+    status, said, errors = _run(WEIR[:-2], samples, tmp_path / "tables", JAVA_HOME="/nowhere", PATH="")
+    assert (status, errors) == (0, [])
     assert said == built[1]
     assert _contents(tmp_path / "tables") == _contents(built[0])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from tests.pipeline.conftest import Frames
-from tests.pipeline.exported import NOON, Sidecar, limit, rows, types
+from tests.pipeline.exported import NOON, Sidecar, limit, rows, types, types_of
 from weir.pipeline.limits import limits
 from weir.pipeline.tables import LIMITS
 
@@ -24,7 +24,7 @@ def test_limits_by_minute_and_hour_over_all_brokers(frames: Frames) -> None:
     one.now = NOON + timedelta(minutes=5)
     later = [one.sample(limit("b", 70, most=10, allowed=None, task=3), limit("a", 0, waited=1.0))]
     table = limits(frames.lines(*texts, *later))
-    assert table.dtypes == types(LIMITS)
+    assert types_of(table) == types(LIMITS)
     noon, five = "2026-11-02 12:00:00", "2026-11-02 12:05:00"
     assert rows(table, "window", "window_start", "client_id", *FIGURES) == [
         ("hour", noon, "a", 9600, 9000 / 40 + 20, 700, 0.4375),  # (5 + 2.5 + 0 + 10) of 40 s at the first broker

@@ -8,19 +8,35 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.pipeline.oracle.run import run
+from weir.pipeline.build import build
+from weir.pipeline.duck.build import build as build_with_duckdb
 
-SEEDS = [int(seed) for seed in os.environ.get("WEIR_ORACLE_SEEDS", "3").split(",")]
+SEEDS = [int(seed) for seed in os.environ.get("WEIR_ORACLE_SEEDS", "2,3").split(",")]
+
+
+@pytest.fixture(autouse=True)
+def _short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that spans go over the edges of many."""
+    monkeypatch.setattr("weir.pipeline.behind_rows.SAMPLES", 50)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_tables_are_those_of_plain_python(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_tables_are_those_of_plain_python(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """Two hours around midnight; where the seed is even, built before samples that come late, too."""
-    monkeypatch.setattr("weir.pipeline.behind_rows.SAMPLES", 50)  # so that spans go over the edges of many stretches
-    assert "\n".join(run(spark, tmp_path, seed)) == ""
+
+    def on_spark(samples: Path, tables: Path, *days: Any) -> Any:
+        return build(spark, str(samples), str(tables), *days)
+
+    assert "\n".join(run(on_spark, tmp_path, seed)) == ""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", SEEDS)
+def test_tables_of_duckdb_are_those_of_plain_python(tmp_path: Path, seed: int) -> None:
+    assert "\n".join(run(build_with_duckdb, tmp_path, seed)) == ""

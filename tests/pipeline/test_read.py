@@ -15,16 +15,8 @@ from pyspark.sql import SparkSession
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import DAY, NOON, Sidecar, limit, link, partition, quota, rows
 from weir.pipeline.days import Days
-from weir.pipeline.read import (
-    MAX_CHARACTERS,
-    MAX_SECONDS,
-    UNUSED,
-    by_kind,
-    by_partition,
-    good_lines,
-    is_by_day,
-    read_lines,
-)
+from weir.pipeline.lines import MAX_CHARACTERS, MAX_SECONDS, UNUSED, by_kind, by_partition, good_lines
+from weir.pipeline.read import is_by_day, read_lines
 from weir.pipeline.whole import processes, quarantine, samples, without_duplicates, without_partial
 from weir.samples.schema import KINDS, SCHEMA_VERSION, Line, columns, kind_of
 
@@ -195,9 +187,8 @@ def test_every_field_is_read_as_it_was_written(frames: Frames, kind: type[Any]) 
     (line,) = (json.loads(line) for line in text.splitlines() if json.loads(line)["kind"] == kind_of(kind))
     (row,) = frames.good(text).where(f"kind = '{kind_of(kind)}'").collect()
     read = [column.name for column in columns(kind) if column.name not in NOT_KEPT]
-    assert {name: _value(row.asDict(recursive=True), name) for name in read} == {
-        name: _value(line, name) for name in read
-    }
+    told = row if isinstance(row, dict) else row.asDict(recursive=True)
+    assert {name: _value(told, name) for name in read} == {name: _value(line, name) for name in read}
 
 
 def _value(line: dict[str, Any], name: str) -> Any:
