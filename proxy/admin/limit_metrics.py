@@ -59,7 +59,7 @@ def limit_families(stage: LimitStage) -> Iterator[Family]:
     )
     yield counter(
         "weir_limit_holds_cut",
-        "Requests held for as long as a client bears, then answered or passed; or dropped: a producer left (acks=0).",
+        "Requests held as long as a client bears, or till they gave way: answered, or passed; dropped: acks=0.",
         {then: stage.holds_cut[then] for then in KNOWN_CUT},
         "then",
     )

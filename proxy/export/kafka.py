@@ -27,7 +27,7 @@ LONGEST_PAUSE_SECONDS: Final = 30.0
 _STOP_SECONDS: Final = 1.0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)  # `_options` may have a password
 class KafkaSink:
     """Sends samples with an idempotent producer. Has to be made in the event loop that it is used in.
 

@@ -40,7 +40,7 @@ LOOK_SECONDS: Final = 0.2
 PATIENT_SECONDS: Final = 0.5
 """For how long a request of another kind is seen to wait behind a Produce before that gives way to it."""
 
-MOST_LOOKED: Final = 2**18
+MOST_LOOKED: Final = 2**17
 """Bytes from the held request on that are looked at for that."""
 
 MOST_TOLD_PRODUCE_SECONDS: Final = 15.0
@@ -192,7 +192,7 @@ class LinkGate:
     def _gives_way(self, request: RequestBegins, client: Client) -> bool:
         """Return whether it goes before its time, for what its client has sent behind it."""
         if HOLDS[_kind(request)].gives_way == "to all":
-            return bool(self._link.behind(MOST_LOOKED))
+            return _is_free(request) and bool(self._link.behind(MOST_LOOKED))
         now, before = self._stage.clock(), before_others(self._link.behind(MOST_LOOKED), _LIMITED)
         self._before_it = before or 0
         if before is None or self._behind_since is None:
@@ -280,6 +280,12 @@ def _ends_session(request: RequestBegins) -> bool:
     session = request.sender.session if request.head.api_key == FETCH else None
     is_last = session is not None and session[0] > 0 > session[1]
     return is_last and request.sender.is_whole and not _asked_for(request)
+
+
+def _is_free(request: RequestBegins) -> bool:
+    """Return whether a client loses nothing by an empty answer to its Fetch."""
+    session = request.sender.session
+    return session is not None and (session[1] > 0 or request.sender.is_whole)
 
 
 def _empty_answer(request: RequestBegins) -> bytes | None:

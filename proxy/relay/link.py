@@ -385,6 +385,8 @@ class Link:
     def behind(self, most: int) -> bytes:
         """Return what its client has sent behind the request that is held: up to `most` bytes with the rest of that."""
         rest, returned = self.from_client.rest, self.connection.requests.returned
+        if returned >= most:
+            return b""
         return bytes(rest[returned:most]) + self._client.peek(max(0, most - len(rest)))[max(0, returned - len(rest)) :]
 
     @property

@@ -205,7 +205,8 @@ class HeldFetches:
     def _plan_next(self) -> None:
         for link in self._due:
             del self._due[link]
+            waited_for_budget = link in self._links
             link.replan()
-            if link not in self._links:
+            if waited_for_budget and link not in self._links:
                 self.wake_soon()  # it went, so the next in line may find budget too
             return

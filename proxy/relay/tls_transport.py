@@ -16,6 +16,9 @@ from typing import Final, cast
 from weir.protocol.response_scanner import Buffer
 from weir.proxy.relay.transport import has_hung_up, unacknowledged
 
+MOST_AHEAD: Final = 2**16
+"""The bytes that are decrypted before they are wanted."""
+
 _RECORD_SIZE: Final = 2**14  # the most that one TLS record carries: smaller buffers are sent together
 
 
@@ -121,7 +124,8 @@ class TlsTransport:
         return has_hung_up(self._descriptor) or (not self.peek(1) and (self._has_ended or self._has_failed))
 
     def peek(self, most: int) -> bytes:
-        """Read ahead."""
+        """Read ahead, MOST_AHEAD at most: a TCP connection's bytes are the kernel's, and these take memory here."""
+        most = min(most, MOST_AHEAD)
         while len(self._ahead) < most and not self._has_ended:
             try:
                 more = self.connection.recv(most - len(self._ahead))

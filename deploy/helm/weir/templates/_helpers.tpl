@@ -68,7 +68,8 @@ Root in the container, for a container's other users hold no capability; of root
 {{- $quotas := dig "items" list (lookup "v1" "ResourceQuota" .Release.Namespace "") -}}
 {{- range ternary list $quotas (not (empty (dig "items" list (lookup "v1" "LimitRange" .Release.Namespace "")))) -}}
   {{- $quota := .metadata.name -}}
-  {{- range $asked, $_ := .spec.hard -}}
+  {{- $of_all := not (or (hasKey .spec "scopes") (hasKey .spec "scopeSelector")) -}}
+  {{- range $asked, $_ := ternary (.spec.hard | default dict) dict $of_all -}}
     {{- $name := regexReplaceAll "^(limits|requests)\\." $asked "" -}}
     {{- $given := hasPrefix "limits." $asked | ternary $limits (merge (dict) ($.Values.resources.requests | default dict) $limits) -}}
     {{- if and (has $name (list "cpu" "memory" "ephemeral-storage")) (not (hasKey $given $name)) -}}
