@@ -264,8 +264,9 @@ class LinkAccounts:
         """Note that the answer came, with `used` bytes. These stay reserved until `confirm`; the rest is given back."""
         for ledger in {**reserved, **used}:
             account = self._of(ledger)
-            arrived, account.arrived = account.arrived, 0
-            account.hand_over(reserved.get(ledger, 0), used.get(ledger, 0) - arrived)
+            account.hand_over(reserved.get(ledger, 0), used.get(ledger, 0) - account.arrived)
+        for account in self._accounts.values():
+            account.arrived = 0
 
     def confirm(self) -> None:
         """Note that the follower has received everything handed over: the bytes leave the window a second from now."""

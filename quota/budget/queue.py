@@ -196,6 +196,6 @@ class BudgetQueue:
             self._urgent_sums = [0.0, *accumulate(urgent)]
             others = [claim.size for claim in line if not claim.is_urgent and claim.until >= now]
             self._least_other = min(others, default=math.inf)
-        lapses = min([claim.until for claim in line if claim.until >= now], default=math.inf)
+        lapses = min([one.until + (PLACE_SECONDS if one.until < now else 0.0) for one in line], default=math.inf)
         self._sorted_until = max(lapses, now + _LAPSE_SECONDS)
         return now

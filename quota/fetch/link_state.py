@@ -13,7 +13,7 @@ from weir.quota.side_state import SideState
 
 
 class LinkState:
-    """State that the modules of `weir.quota.fetch` share. Only intake, settlement and `commit` change it.
+    """State that the modules of `weir.quota.fetch` share. Only intake, settlement, `commit` and the link change it.
 
     Times are in clock seconds.
     """

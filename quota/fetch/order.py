@@ -108,7 +108,8 @@ class GrantQueue:
 
     def is_urgent(self) -> bool:
         """Whether a partition below its min ISR waits on the link: then it goes before links that have none."""
-        return any(replica in self._waiting and not self._stalls(replica) for replica in self._at_risk())
+        has_ranks = self._side.settings.order != "round-robin"
+        return has_ranks and any(one in self._waiting and not self._stalls(one) for one in self._at_risk())
 
     def rank_steps(self, now: float, answered_at: float) -> Steps[None]:
         """Rank the queue, where that is due, by an answer at `answered_at` or since. Done in steps."""
@@ -171,6 +172,11 @@ class GrantQueue:
             turn.begin += more
             self._furthest = max(self._furthest, turn.begin)
             self._is_sorted = False
+
+    def had_no_room(self, replica: ReplicaPartition) -> None:
+        """Note that a grant brought nothing, as others had filled the answer: that says nothing of the partition."""
+        if (turn := self._turns.get(replica)) is not None:
+            turn.granted_offset = UNKNOWN_OFFSET
 
     def brought_nothing(self, replica: ReplicaPartition) -> None:
         """Let a partition come behind all others: the next hop may let nothing of it through at all."""

@@ -144,12 +144,15 @@ class Settlement:
                 state.partitions.queue.brought_nothing(replica)
             return
         room = fetch.max_bytes - size
+        if state.crowded_until > self._now and any(room < waiting.max_bytes for waiting in state.partitions.queue):
+            state.crowded_until = self._now + CROWDED_SECONDS  # others would still fill it
         for replica in self._barren:
             is_full = room < replica.max_bytes
             if not is_full or fetch.grants_are_first:
                 replica.batches.miss(replica.topic.batches, is_last_hop=state.throttle.takes_out)
             if not fetch.grants_are_first and (is_full or replica.batches.has_to_be_first):
                 state.crowded_until = self._now + CROWDED_SECONDS
+                state.partitions.queue.had_no_room(replica)
 
     # Liveness
 

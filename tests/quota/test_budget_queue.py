@@ -7,7 +7,7 @@ from hypothesis.strategies import DataObject, booleans, data, integers, sampled_
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.fakes.lines import line_of
-from weir.quota.budget.queue import BudgetQueue
+from weir.quota.budget.queue import PLACE_SECONDS, BudgetQueue
 from weir.quota.fetch.decisions import Forward, Hold
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
@@ -251,3 +251,16 @@ def test_below_v3_links_take_turns_whether_or_not_their_batches_are_known() -> N
                 granted.append(number)
     assert granted == [2, 3] * (len(granted) // 2)
     assert len(granted) >= 8
+
+
+def test_place_is_lost_though_nobody_waits_any_more() -> None:
+    clock = MovedClock()
+    line = BudgetQueue(clock)
+    for number in range(30):
+        line.wait(number, 10.0, clock.now + 1.0, replica=number, turn=10.0, share=10.0)
+    clock.move(1.5)
+    line.ahead_of("other", replica="other", turn=10.0)
+    assert len(line) == 30
+    clock.move(PLACE_SECONDS + 1.0)
+    line.ahead_of("other", replica="other", turn=10.0)
+    assert not len(line)

@@ -59,3 +59,35 @@ def test_move_that_small_answers_keep_below_its_quota_leaves_half_of_them_to_oth
     assert rate < 2 * MB
     assert total >= 0.8 * rate
     assert min(others) > 0.5 * sum(others) / len(others)
+
+
+def conversation(moved: int, rate: int, *, response_max_bytes: int | None = None, round_trip: float) -> Conversation:
+    """Twenty partitions of backlog beside `moved` ones with a quota, at v3; batches of 100 KB."""
+    clock = MovedClock()
+    logs = {(b"backlog", p): Log([100_000] * 2_000) for p in range(20)}
+    logs |= {(b"moved", p): Log([100_000] * 300) for p in range(moved)}
+    settings = ThrottleSettings(rate=rate, replicas={"moved": ALL_REPLICAS}, response_max_bytes=response_max_bytes)
+    throttle = Throttle("leader", 1, clock, settings)
+    throttle.set_under_min_isr(frozenset({(b"moved", moved - 1)}))
+    follower = Follower(dict.fromkeys(logs, 0), version=3)
+    return Conversation(clock, throttle.link(2), Leader(logs), follower, round_trip=round_trip)
+
+
+def batches_of_moved(of: Conversation) -> dict[int, int]:
+    """How many batches each partition that moves has."""
+    return {partition: offset for (topic, partition), offset in of.follower.offsets.items() if topic == b"moved"}
+
+
+def test_partition_below_its_min_isr_stays_first_where_a_grant_found_no_room() -> None:
+    """That its grant brought nothing says nothing of the partition, as backlog had filled the answer."""
+    of = conversation(40, 2 * MB, response_max_bytes=3 * MB, round_trip=0.05)
+    of.run(6.0)
+    batches = batches_of_moved(of)
+    assert batches[39] >= 0.8 * sum(batches.values()) > 0
+
+
+def test_grants_stay_in_front_while_slow_answers_are_still_full() -> None:
+    """An answer of 10 MB takes 2.5 s: a grant that goes behind backlog each second time brings nothing then."""
+    of = conversation(5, MB // 2, round_trip=2.5)
+    of.run(60.0)
+    assert sum(batches_of_moved(of).values()) * 100_000 >= 0.08 * MB * 60

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tests.fakes.clock import MovedClock
-from weir.quota.budget.ledger import Account, StrictLedger
+from weir.quota.budget.ledger import Account, LinkAccounts, StrictLedger
 
 RATE = 1000
 
@@ -221,3 +221,17 @@ def test_answer_that_never_came_counts_as_sent() -> None:
     assert ledger.credit() == pytest.approx(250 - 2 * RATE, abs=1)
     assert ledger.room() == pytest.approx(-0.96 * RATE, abs=1)
     assert not ledger.reserved
+
+
+def test_bytes_that_arrived_of_an_answer_are_taken_off_that_one_alone() -> None:
+    """60 KB in sync arrive, the broker hangs, and what is reserved counts as sent: the next answer is whole."""
+    clock = MovedClock()
+    ledger, accounts = StrictLedger(clock, RATE), LinkAccounts()
+    accounts.reserve({ledger: 100_000})
+    accounts.count_as_sent(accounts.arrive({ledger: 100_000}, 60_000))
+    accounts.hand_over({}, {})
+    accounts.confirm()
+    clock.move(5.0)
+    accounts.reserve({ledger: 100_000})
+    accounts.hand_over({ledger: 100_000}, {ledger: 100_000})
+    assert ledger.reserved == 100_000

@@ -260,3 +260,17 @@ def test_places_sorted_in_steps_are_those_of_one_sort(count: int) -> None:
     values = [float(number * 7_919 % 1_009) for number in range(count)]
     steps = _sorted_places(values)
     assert list(at_once(steps)) == sorted(range(count), key=values.__getitem__)
+
+
+def test_order_that_becomes_round_robin_leaves_no_link_urgent() -> None:
+    talk = conversation(sizes=[5000, 5000, 5000])
+    throttle = talk.link.throttle
+    throttle.set_under_min_isr(frozenset({(b"t", 2)}))
+    seen = set()
+    for order in ("urgent-first", "round-robin"):
+        throttle.configure(ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS}, order=order))
+        talk.run(2.0)
+        for _ in range(20):
+            talk.exchange()
+            seen.add((order, talk.link.partitions.queue.is_urgent()))
+    assert seen & {("urgent-first", True), ("round-robin", True)} == {("urgent-first", True)}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
+import msgspec
 import pytest
 
 from tests.quota.model import hops
@@ -94,9 +95,13 @@ def negative_sizes(patch: Patch) -> None:
     """A negative max_bytes reserves a negative amount."""
     fill = plan.fill
 
-    def lend(view: plan.FetchView, spends: Mapping[Quota, float]) -> tuple[tuple[Grant, ...], dict[Quota, Part]]:
-        grants, parts = fill(view, spends)
-        return grants, {quota: replace(part, size=min(part.size, view.max_bytes)) for quota, part in parts.items()}
+    def lend(
+        view: plan.FetchView, spends: Mapping[Quota, float], soon: Container[Quota]
+    ) -> tuple[tuple[Grant, ...], dict[Quota, Part]]:
+        grants, parts = fill(view, spends, soon)
+        return grants, {
+            quota: msgspec.structs.replace(part, size=min(part.size, view.max_bytes)) for quota, part in parts.items()
+        }
 
     patch.setattr(plan, "fill", lend)
 
