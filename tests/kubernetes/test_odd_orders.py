@@ -136,3 +136,12 @@ def test_a_quota_with_defaults_for_what_containers_lack_does_not(space: Namespac
     space.create(quota(limits_cpu="10"), limits)
     space.install("strimzi")
     space.in_force(limited_pod())
+
+
+def test_a_quota_of_other_pods_keeps_no_chart_back(space: Namespace) -> None:
+    """Pods that end by themselves have one of their own."""
+    of_jobs = quota(limits_cpu="10")
+    of_jobs["spec"]["scopes"] = ["Terminating"]
+    space.create(of_jobs)
+    space.install("strimzi")
+    space.in_force(limited_pod())
