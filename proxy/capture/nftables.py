@@ -6,6 +6,7 @@ A table with the flag `owner` belongs to the socket that made it, which is this 
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import Protocol
 
 _LIBRARY = "libnftables.so.1"
@@ -27,7 +28,7 @@ class PacketFilter(Protocol):
 
 
 class Nftables:
-    """A connection to the kernel's packet filter. Raises NftError where there is none."""
+    """A connection to the kernel's packet filter, for any thread. Raises NftError where there is none."""
 
     def __init__(self) -> None:
         try:
@@ -44,6 +45,7 @@ class Nftables:
         library.nft_run_cmd_from_buffer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
         library.nft_ctx_output_set_flags.argtypes = [ctypes.c_void_p, ctypes.c_uint]
         self._library = library
+        self._is_used = threading.Lock()
         self._context: int | None = library.nft_ctx_new(0)
         if not self._context:
             raise NftError("the kernel gives no access to its packet filter")
@@ -53,17 +55,19 @@ class Nftables:
 
     def run(self, commands: str) -> str:
         """Carry out commands as one transaction; returns what they print. Raises NftError, and nothing has changed."""
-        if self._context is None:
-            raise NftError("the packet filter was closed")
-        status = self._library.nft_run_cmd_from_buffer(self._context, commands.encode())
-        said = bytes(self._library.nft_ctx_get_error_buffer(self._context) or b"").decode(errors="replace")
-        printed = bytes(self._library.nft_ctx_get_output_buffer(self._context) or b"").decode(errors="replace")
+        with self._is_used:
+            if self._context is None:
+                raise NftError("the packet filter was closed")
+            status = self._library.nft_run_cmd_from_buffer(self._context, commands.encode())
+            said = bytes(self._library.nft_ctx_get_error_buffer(self._context) or b"").decode(errors="replace")
+            printed = bytes(self._library.nft_ctx_get_output_buffer(self._context) or b"").decode(errors="replace")
         if status:
             raise NftError(said.partition("\n")[0].removeprefix("Error: ") or "the kernel refused")
         return printed
 
     def close(self) -> None:
-        """Give up the tables that are owned: the kernel removes them."""
-        if self._context is not None:
-            self._library.nft_ctx_free(self._context)
-            self._context = None
+        """Give up the tables that are owned, after what runs: the kernel removes them."""
+        with self._is_used:
+            if self._context is not None:
+                self._library.nft_ctx_free(self._context)
+                self._context = None

@@ -1,9 +1,12 @@
 """What a capture needs of the machine, and what it gives up of it."""
 
+import ctypes
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -102,3 +105,33 @@ def test_broker_under_weirs_own_mark_is_refused(monkeypatch: pytest.MonkeyPatch)
 def test_broker_under_another_mark_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     _listening(monkeypatch, "LISTEN 0 50 *:9092 *:* ino:1 sk:2 fwmark:0x1 <->\n")
     check_broker(9092)
+
+
+def test_filter_is_closed_after_the_command_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules are listed in a thread, and what libnftables works with is not freed under it as the sidecar ends."""
+    runs, goes_on, happened = threading.Event(), threading.Event(), list[str]()
+
+    def run(*_: object) -> int:
+        runs.set()
+        goes_on.wait(5)
+        happened.append("listed")
+        return 0
+
+    library = MagicMock()
+    library.nft_run_cmd_from_buffer.side_effect = run
+    library.nft_ctx_get_error_buffer.return_value = library.nft_ctx_get_output_buffer.return_value = b""
+    library.nft_ctx_free.side_effect = lambda _: happened.append("freed")
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
+    packet_filter = Nftables()
+    listing = threading.Thread(target=packet_filter.run, args=("list ruleset",))
+    closing = threading.Thread(target=packet_filter.close)
+    listing.start()
+    runs.wait(5)
+    closing.start()
+    closing.join(0.1)
+    goes_on.set()
+    listing.join()
+    closing.join()
+    assert happened == ["listed", "freed"]
+    with pytest.raises(NftError, match="closed"):
+        packet_filter.run("list ruleset")
