@@ -131,3 +131,17 @@ async def test_a_fetch_in_a_session_gives_way_and_begins_a_session_anew(behind: 
         await found.is_held(client, broker, fetch(2) + behind)
         assert await pass_in(found, broker, behind) <= 0.3
         assert read_fetched(await client.receive_frame(), 12).error_code == 71
+
+
+async def test_a_fetch_too_long_to_be_answered_for_each_partition_gives_no_way() -> None:
+    """kafka-go and sarama take an answer that lacks partitions for an error: it is held for as long as it may wait."""
+    async with limited(rule(SINK, 100)) as found:
+        client, broker = await found.relay.connect()
+        await found.passes_with(client, broker, fetch(1, 4), fetched(1, 400, 4))
+        await found.is_held(client, broker, fetch(2, 4, max_wait_ms=3_000, partitions=range(2_000)) + other(3))
+        for _ in range(10):
+            await found.move(0.25)
+            await asyncio.sleep(0.002)
+        assert found.has_held()
+        assert client.has_nothing()
+        assert broker.has_nothing()

@@ -420,6 +420,15 @@ async def test_budget_that_flowed_back_wakes_the_next_in_line_and_when_that_went
     assert [carrier.told for carrier in carriers] == [[], [], ["replan"]]
 
 
+async def test_link_that_waits_for_no_budget_wakes_nobody() -> None:
+    """A request held for a client's limit is looked at five times a second: that frees nothing for replicas."""
+    held, waits, looked_at = HeldFetches(RelayStats("leader")), Carrier(), Carrier()
+    held.add(waits)
+    held.wake([looked_at])
+    await asyncio.sleep(0.03)
+    assert (looked_at.told, waits.told) == (["replan"], [])
+
+
 def test_the_first_plan_is_told_apart_from_one_that_follows_at_once() -> None:
     """The throttle takes a request in when held_seconds is 0: that must be once."""
     link = Detached(Hold(FAR))

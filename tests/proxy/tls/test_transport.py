@@ -14,7 +14,7 @@ import pytest
 from tests.fakes.relaying import relaying, round_trip
 from tests.protocol.wire import fetch
 from tests.proxy.tls.securing import Keys, secure_client
-from weir.proxy.relay.tls_transport import TlsTransport
+from weir.proxy.relay.tls_transport import MOST_AHEAD, TlsTransport
 from weir.quota.fetch.decisions import Hold
 
 ON_BOTH_LOOPS = True
@@ -134,6 +134,13 @@ async def test_what_was_looked_at_is_read_all_the_same(plain: Any, ends: bytes |
     assert not transport.tells_again
     assert (transport.receive_into(memoryview(buffer), 2), transport.receive_into(memoryview(buffer), 2)) == (2, 1)
     assert transport.is_gone()
+
+
+async def test_no_more_is_looked_at_than_what_memory_is_set_apart_for(plain: Any) -> None:
+    connection = ScriptedConnection(plain[0])
+    connection.receives += [bytes(MOST_AHEAD - 1), b"abc"]
+    assert transport_of(connection).peek(2 * MOST_AHEAD) == bytes(MOST_AHEAD - 1) + b"a"
+    assert list(connection.receives) == [b"bc"]
 
 
 async def test_who_watches_is_told_of_what_was_looked_at(plain: Any) -> None:
