@@ -55,7 +55,7 @@ same-python: | $(BIN)/python
 demo: setup
 	$(BIN)/weir demo
 
-# Brokers wait at a rate for most of their time, and what has no clock computes meanwhile.
+# Tests on brokers mostly wait for bytes that come at a rate, so tests that only compute run beside them.
 test: setup check unit unit-newest
 	$(MAKE) --no-print-directory --jobs=2 integration beside
 
@@ -97,8 +97,8 @@ SPARK_TESTS = tests/pipeline $(shell grep -rl 'mark\.spark\b' tests --include='t
 long: .venv/.installed
 	$(BIN)/pytest -n 2 --dist loadfile -m "computes and $(OWN)"
 
-# With so little of the processor that brokers miss none: by itself, and as a session, which Linux counts as one program.
-# What it says comes when it has ended.
+# At the lowest priority, so that brokers lose no time. Linux weighs sessions against each other (autogroup), so it is a
+# session of its own. Its output is shown when it has ended.
 beside: .venv/.installed
 	@mkdir -p .cache; trap 'kill $$!' INT TERM; \
 	setsid sh -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec nice -n 19 $(MAKE) spark long' >.cache/beside 2>&1 & \

@@ -1,6 +1,6 @@
 """The DataFrame API that the tables are defined with: PySpark's, or that of `weir.pipeline.duck`.
 
-One definition serves both. Which engine `F` and `Window` are of is told by `with on(duckdb)`: else they are Spark's.
+One definition serves both: `F` and `Window` are DuckDB's within `with on(DUCKDB)`, and Spark's elsewhere.
 """
 
 from __future__ import annotations

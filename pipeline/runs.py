@@ -8,8 +8,8 @@ Runs of the same day do not disturb each other, and need no lock. A run does not
 after it, as that one has seen all samples that were there before. Which began later is told by a number: that of the
 pointer which a run has met, and 1; of runs with the same number by their names, and so by their clocks.
 
-What the pointer before names stays, for those who are reading it. What the one before that names is deleted, and so is
-what killed runs left, a day after they began.
+The run that the last pointer named stays, for those who still read it; the one before it is deleted. Folders of killed
+runs are deleted a day after those began.
 """
 
 from __future__ import annotations
