@@ -82,6 +82,23 @@ def class_archive(version: str) -> Path:
     return project_cache() / "jars" / f"{version}.jsa"
 
 
+def kraft_features(version: str, level: str | None) -> Path:
+    """Return the folder where the features of a KRaft cluster of that level are kept, or would be."""
+    return project_cache() / "jars" / f"{version}-{level or 'newest'}.features"
+
+
+def keep(folder: Path, pattern: str, kept: Path) -> None:
+    """Keep copies of a folder's files as another folder, whole or not at all: other processes may keep them, too."""
+    with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
+        copy = Path(scratch) / kept.name
+        for file in folder.rglob(pattern):
+            target = copy / file.relative_to(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
+        with suppress(OSError):  # another process was first
+            copy.rename(kept)
+
+
 def ensure(version: str, *, cache: Path | None = None, report: Callable[[str], None] | None = None) -> list[Path]:
     """Fetch the jars of `version` that are missing, check all of them, and return their paths.
 

@@ -6,6 +6,7 @@ One more Kafka is one more row in `_ROWS`, and its lists of jars, which `weir.la
 from __future__ import annotations
 
 import base64
+import shutil
 import time
 import uuid
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from weir.lab import jars
 from weir.lab.broker import Broker, ZooKeeper
 from weir.lab.cluster import Cluster
 from weir.lab.network import Ports
@@ -97,27 +99,36 @@ class KraftCluster(Cluster):
         return kraft_properties(place, self.controller, str(data))
 
     def _wait_for_prepared(self) -> None:
-        """Format the folders: the controller's by Kafka's own tool, which writes the features to start with.
+        """Format the folders: each is told whose it is, and the controller's holds the features to start with.
 
-        The others hold no metadata yet, so the one file that tells whose they are is enough and saves a JVM's start
-        each.
+        Kafka's own tool writes those, the same for every cluster of a level but where users are among them. They are
+        kept, so that other clusters save the start of a JVM.
         """
+        options = self._format_options()
+        kept = jars.kraft_features(self.version, self._metadata_version)
+        is_kept = kept.is_dir() and not options
+        controller = self.brokers[self.controller]
         for broker in self.brokers.values():
-            if broker.broker_id != self.controller:
-                (broker.data / "meta.properties").write_text(
-                    properties_text(
-                        {
-                            "version": 1,
-                            "cluster.id": self._cluster_id,
-                            "node.id": broker.broker_id,
-                            "directory.id": _kafka_uuid(),
-                        }
-                    )
-                )
+            if is_kept or broker is not controller:
+                self._write_whose(broker)
+        if is_kept:
+            shutil.copytree(kept, controller.data, dirs_exist_ok=True)
+            return
         level = ["--release-version", self._metadata_version] if self._metadata_version else []
-        properties = str(self.brokers[self.controller].properties)
-        arguments = ["format", "-t", self._cluster_id, "-c", properties, *level, *self._format_options()]
+        arguments = ["format", "-t", self._cluster_id, "-c", str(controller.properties), *level, *options]
         self.java_tool("format", "kafka.tools.StorageTool", arguments)
+        if not options:
+            jars.keep(controller.data, "*.checkpoint", kept)
+
+    def _write_whose(self, broker: Broker) -> None:
+        """Write the one file that a folder without metadata needs."""
+        identity = {
+            "version": 1,
+            "cluster.id": self._cluster_id,
+            "node.id": broker.broker_id,
+            "directory.id": _kafka_uuid(),
+        }
+        (broker.data / "meta.properties").write_text(properties_text(identity))
 
     def _format_options(self) -> list[str]:
         """Return further options of the tool that formats the controller's folder."""

@@ -149,3 +149,19 @@ def test_cache_is_in_the_checkout_unless_named(tmp_path: Path, monkeypatch: pyte
     assert jars.project_cache() == Path(jars.__file__).resolve().parent.parent / ".cache"
     monkeypatch.setenv("WEIR_CACHE", str(tmp_path))
     assert jars.project_cache() == tmp_path
+
+
+def test_files_are_kept_whole_and_by_the_first(tmp_path: Path) -> None:
+    """A cluster that begins meanwhile finds all of them, or no folder."""
+    made, kept = tmp_path / "made", tmp_path / "kept"
+    (made / "log").mkdir(parents=True)
+    (made / "log" / "0.checkpoint").write_text("first")
+    (made / "meta.properties").write_text("whose it is")
+
+    jars.keep(made, "*.checkpoint", kept)
+    (made / "log" / "0.checkpoint").write_text("second")
+    jars.keep(made, "*.checkpoint", kept)
+
+    assert [str(file.relative_to(kept)) for file in kept.rglob("*") if file.is_file()] == ["log/0.checkpoint"]
+    assert (kept / "log" / "0.checkpoint").read_text() == "first"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["kept", "made"]
