@@ -5,36 +5,25 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any
 
 import msgspec
 
 from weir.proxy.admin.access import Access
-from weir.proxy.admin.exposition import render
 from weir.proxy.admin.fleet import Fleet
-from weir.proxy.admin.history import History
 from weir.proxy.admin.http import AdminServer
-from weir.proxy.admin.limit_metrics import limit_families
-from weir.proxy.admin.limited import limited_status
-from weir.proxy.admin.metrics import families
 from weir.proxy.admin.sources import ProcessStats, SideSource
-from weir.proxy.admin.status import rate_settings, side_status
-from weir.proxy.admin.tls_metrics import tls_families
-from weir.proxy.admin.troubles import digest, trouble_families, troubles
 from weir.proxy.bounds import Bounds
 from weir.proxy.capture.capture import Capture
 from weir.proxy.capture.requirements import CaptureError
 from weir.proxy.cluster.broker_addresses import BrokerAddresses
-from weir.proxy.cluster.poll_metrics import poll_families
 from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.upstream_probe import UpstreamProbe
 from weir.proxy.cluster.view import Takers, Wants
 from weir.proxy.cluster.watch import watch_cluster
 from weir.proxy.cluster_facts import ClusterFacts
 from weir.proxy.config.address import Address
-from weir.proxy.config.admin_keys import AdminKeys
 from weir.proxy.config.client_limits import ClientLimitTable, rules_of
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.route_keys import RouteKeys
@@ -50,7 +39,6 @@ from weir.proxy.limits.shares import LimitShares
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.listeners import ListenError, named, new_listeners, route_status
 from weir.proxy.log import EventLog, configure_logging, innermost_frame
-from weir.proxy.network import Network
 from weir.proxy.relay.admission import DESCRIPTORS_EACH, DESCRIPTORS_EACH_WITH_WORKERS
 from weir.proxy.relay.listener import Listener
 from weir.proxy.relay.replica_sources import Addresses
@@ -58,7 +46,7 @@ from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import RelayStats
 from weir.proxy.shares.exchange import Exchange
 from weir.proxy.shares.follower_quotas import FollowerQuotas
-from weir.proxy.shares.metrics import share_families
+from weir.proxy.shown import Shown
 from weir.proxy.throttle.table import LayeredThrottle, untold_throttle
 from weir.proxy.tls.live_keys import KeyWatch
 from weir.proxy.tls.stats import TlsStats
@@ -97,21 +85,18 @@ class Sidecar:
         self.process = ProcessStats(version, topic_names)
         self.polls = PollStats()
         self._clock = clock
-        self._started_at = clock()
         self._relays: dict[SideName, Side] = {}
         self.sides: list[SideSource] = []
-        self._route_keys, self._tls = RouteKeys(config), TlsStats()
-        self._admin_keys = None if config.admin.tls is None else AdminKeys(config.admin.tls, strict=config.strict_tls)
-        admin_keys = () if self._admin_keys is None else self._admin_keys.all_keys
-        self._key_watch = KeyWatch([*self._route_keys.all_keys, *admin_keys], self._tls, self.log, self._keys_changed)
+        self._route_keys, tls = RouteKeys(config), TlsStats()
+        access = Access(config.admin, clock, strict_tls=config.strict_tls)
+        self._key_watch = KeyWatch([*self._route_keys.all_keys, *access.all_keys], tls, self.log, self._keys_changed)
         self.tls_workers = TlsWorkers(config.tls_workers, self._route_keys.all_keys, self.log)
         self.process.worker_loads = self.tls_workers.loads
         for side, settings in settings_of_sides(config, config.throttle).items():
             throttle = Throttle(side, config.broker_id, clock, settings, topic_names=topic_names)
             stats = RelayStats(side)
             self.sides.append(SideSource(throttle, stats))
-            self._relays[side] = self._bounds.new_side(throttle, stats, self._tls, self.tls_workers.open)
-        self._network = Network(config)
+            self._relays[side] = self._bounds.new_side(throttle, stats, tls, self.tls_workers.open)
         self._facts = ClusterFacts([side.throttle for side in self.sides], self._relays.values())
         self.limits = LimitStage(clock, self.log, topic_names.name_of)
         self._limit_shares = LimitShares(self.limits.clients, self._brokers, clock)
@@ -119,15 +104,12 @@ class Sidecar:
         self._limited_by: Sequence[ClientLimitTable] = ()
         self._limits_end = Expiry("limits_expired", self.client_limits, self.process.expired, self.log, clock)
         self.listeners: list[Listener] = []
+        self.admin_address: Address | None = None
         self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock, config.cluster)
         self._throttle_ends = Expiry("throttle_expired", self.throttle, self.process.expired, self.log, clock)
-        self.history = History(self.sides, self.limits.clients, clock)
-        access = Access(config.admin, clock, self._admin_keys)
-        self._admin = AdminServer(self, self.log, access)
-        self.admin_address: Address | None = None
         upstreams = [route.upstream for route in config.ingress]
-        self._probe = UpstreamProbe(upstreams, clock, self.polls, self._route_keys.with_brokers(upstreams))
-        self._upstreams = UpstreamWatch(self.listeners, self._probe, self.log, clock)
+        probe = UpstreamProbe(upstreams, clock, self.polls, self._route_keys.with_brokers(upstreams))
+        self.upstreams = UpstreamWatch(self.listeners, probe, self.log, clock)
         self._addresses = BrokerAddresses(self._learn_broker_addresses)
         self._cluster = watch_cluster(
             config,
@@ -155,25 +137,50 @@ class Sidecar:
             self.polls,
             clock,
         )
-        tls = None if self._admin_keys is None else self._admin_keys.client_context
-        self.fleet = Fleet(config, self._broker_hosts, self.status, clock, lambda: access.read_token, tls)
+        self.fleet = Fleet(
+            config, self._broker_hosts, lambda: self.shown.status(), clock, lambda: access.read_token, access.client_tls
+        )
         self.capture = (
             None
             if config.capture is None
             else Capture(config.capture, config.broker_id, self._relays, self.log, keys=self._route_keys, clock=clock)
         )
-        admin_name = f"admin {config.admin.listen}"
-        self._estate = Estate(self.throttle, self.client_limits, self.capture, self.listeners, self._admin, admin_name)
         leader = self.sides[SIDES.index("leader")].throttle
         self._follower_quotas = FollowerQuotas(leader, self._broker_hosts, self._followers_changed, clock)
         shared = (self._follower_quotas, self._limit_shares)
         self.exchange = Exchange(
-            config.broker_id, shared, self.fleet.targets, self.log, clock, token=lambda: access.write_token, tls=tls
+            config.broker_id,
+            shared,
+            self.fleet.targets,
+            self.log,
+            clock,
+            token=lambda: access.write_token,
+            tls=access.client_tls,
         )
         self.limits.clients.on_group = self.exchange.changed
+        self.shown = Shown(
+            config,
+            clock,
+            process=self.process,
+            sides=self.sides,
+            throttle=self.throttle,
+            client_limits=self.client_limits,
+            limits=self.limits,
+            listeners=self.listeners,
+            upstreams=self.upstreams,
+            capture=self.capture,
+            exchange=self.exchange,
+            polls=self.polls,
+            key_watch=self._key_watch,
+            tls=tls,
+            tls_workers=self.tls_workers,
+            fleet=self.fleet,
+        )
+        self._admin = AdminServer(self.shown, self.log, access)
+        admin_name = f"admin {config.admin.listen}"
+        self._estate = Estate(self.throttle, self.client_limits, self.capture, self.listeners, self._admin, admin_name)
         self._apply_limits()
         self._exporter: Exporter | None = None
-        self._state = "starting"
         self._is_prepared = False
         self._known_addresses: Addresses = {}
 
@@ -200,11 +207,9 @@ class Sidecar:
             if self.capture is not None:
                 self.capture.start()
             with named("admin", self.config.admin.listen):
-                self.admin_address = await self._admin.start(
-                    self.config.admin.listen,
-                    None if self._admin_keys is None else self._admin_keys.server_context(),
-                    sockets.pop(self._estate.admin_name, None),
-                )
+                listening = sockets.pop(self._estate.admin_name, None)
+                self.admin_address = await self._admin.start(self.config.admin.listen, listening)
+                self.shown.admin_address = self.admin_address
         except (ListenError, CaptureError):
             await self.close()
             raise
@@ -214,12 +219,12 @@ class Sidecar:
             self.log.warning("admin_not_on_loopback", listen=self.admin_address, effect=effect)
         self.process.load.start()
         self._cluster.start()
-        self.history.start()
+        self.shown.history.start()
         self.exchange.start()
         self._key_watch.start()
-        self._upstreams.start()
+        self.upstreams.start()
         self._start_export()
-        self._state = "serving"
+        self.shown.state = "serving"
 
     async def prepare(self) -> None:
         """Do what takes long at a start, and needs nothing of what another process may have left."""
@@ -233,7 +238,7 @@ class Sidecar:
 
         What it cannot take is drained. Until `close` this capture keeps its rules, so that no connection breaks.
         """
-        self._state = "handing over"
+        self.shown.state = "handing over"
         self.log.info("handing_over", connections=self.connections, to=heir.pid)
         await self._estate.give(heir, self._known_addresses, self.config.limits.drain_seconds)
 
@@ -242,7 +247,7 @@ class Sidecar:
 
         The admin server goes on until `close`, so that readiness shows why no connection is accepted.
         """
-        self._state = "draining"
+        self.shown.state = "draining"
         seconds = self.config.limits.drain_seconds
         self.log.info("draining", connections=self.connections, seconds=seconds)
         if self.capture is not None:
@@ -251,11 +256,11 @@ class Sidecar:
 
     async def close(self) -> None:
         """Close everything at once. May be called in any state, and more than once."""
-        self._state = "closed"
+        self.shown.state = "closed"
         self.process.load.close()
-        self.history.close()
+        self.shown.history.close()
         self._key_watch.close()
-        self._upstreams.close()
+        self.upstreams.close()
         self._throttle_ends.close()
         self._limits_end.close()
         await self.exchange.close()
@@ -309,94 +314,13 @@ class Sidecar:
             if listener.stand_ins is not None:
                 listener.stand_ins.try_again()
 
-    # What the admin server shows
-
-    async def not_ready(self) -> list[str]:
-        """Return the reasons why this sidecar is not ready, one sentence each; empty when it is ready."""
-        failures = await self._probe.failures() if self._state == "serving" else None
-        return self._not_ready(failures)
-
-    async def status(self) -> dict[str, Any]:
-        """Return the state as plain JSON values."""
-        not_ready = await self.not_ready()
-        now = self._clock()
-        trends = [history.trend(now) for history in self.history.sides]
-        return {
-            "version": self.process.version,
-            "broker_id": self.config.broker_id,
-            "state": self._state,
-            "ready": not not_ready,
-            "not_ready": not_ready,
-            "uptime_seconds": round(self._clock() - self._started_at, 1),
-            "admin": str(self.admin_address),
-            "event_loop": self.process.load.as_plain(),
-            "troubles": self.troubles(),
-            "digests": self._digests(),
-            "topic_ids_unknown": self.process.topic_names.unknown_count,
-            "routes": [route_status(listener) | self._upstreams.status(listener) for listener in self.listeners],
-            "fleet": self.fleet.is_known,
-            "network": self._network.status(),
-            **({} if self.capture is None else {"capture": self.capture.status()}),
-            "hidden_by_http": self.throttle.hidden_by_http(),
-            "settings": rate_settings(self.throttle.effective, now),
-            "sides": {
-                side.throttle.side: await side_status(side, trend)
-                for side, trend in zip(self.sides, trends, strict=True)
-            },
-            **({"limits": await limited_status(self.limits.clients)} if self._limited_by else {}),
-        }
-
-    def metrics(self, accept: str) -> Iterator[bytes]:
-        """Yield the metrics in slices, without waiting: whether the sidecar is ready is what the last look told."""
-        self.process.is_ready = not self._not_ready(self._probe.last_failures)
-        if self.capture is not None:
-            self.process.is_captured = self.capture.is_in
-        polled = poll_families(self.polls, self._clock())
-        limited, shares = limit_families(self.limits), share_families(self.exchange)
-        watched = self._key_watch
-        secured = tls_families(self._tls, watched.seconds_left(), self.tls_workers) if watched.all_keys else ()
-        sides = families(self.sides, self.process, by_partition=self.config.admin.partition_series)
-        own = chain(sides, self._upstreams.families(), trouble_families(self.troubles(), self._digests()))
-        return render(chain(own, limited, polled, shares, secured), accept)
-
-    def troubles(self) -> dict[str, str]:
-        """Return what is wrong with this sidecar itself, a sentence by its kind."""
-        paused = None if self.capture is None else self.capture.pause.sentence()
-        return troubles(self.process, captures=self.capture is not None, paused=paused)
-
-    def pause_capture(self, asked: object | None) -> dict[str, Any]:
-        """Step out of the path until the lease that is `asked` for ends, or back in (None). Returns what holds then.
-
-        ConfigError: nothing is captured here, or the lease cannot be read.
-        """
-        if self.capture is None:
-            raise ConfigError("capture", "is not set: this sidecar listens, and only its end takes it out of the path")
-        pause = self.capture.pause
-        pause.end() if asked is None else pause.begin(asked)
-        return pause.as_plain()
-
-    def answer_about_shares(self, body: bytes) -> msgspec.Struct:
-        """Answer another sidecar with which a rate is shared; ConfigError."""
-        return self.exchange.answer(body)
-
     # Inner workings
-
-    def _not_ready(self, failures: list[str] | None) -> list[str]:
-        """Return the reasons, with what is known of the upstreams; None: nothing yet."""
-        if self._state != "serving":
-            return [f"the sidecar is {self._state}"]
-        not_captured = self.capture.not_ready() if self.capture is not None else None
-        reasons = ["the upstreams are being asked for the first time"] if failures is None else failures
-        return reasons if not_captured is None else [*reasons, not_captured]
 
     async def _listen(self, listener: Listener, route: str, listening: socket.socket | None) -> None:
         with named(route, listener.address):
             await listener.start(listening)
         self.listeners.append(listener)
         self.log.info("listening", role=route.partition("[")[0], **route_status(listener))
-
-    def _digests(self) -> dict[str, str]:
-        return {"limits": digest(self._limited_by), "quotas": digest(self.throttle.table.quotas)}
 
     def _tell_capture(self) -> None:
         if self.capture is not None:
@@ -453,7 +377,7 @@ class Sidecar:
                 listener.sources.learn(brokers)
         if self.capture is not None:
             self.capture.learn(brokers)
-        self._network.learn(brokers)
+        self.shown.network.learn(brokers)
         self._bounds.admission.learn(chain.from_iterable(brokers.values()))
         self.exchange.changed()
 

@@ -28,7 +28,7 @@ class UpstreamWatch:
     """
 
     _listeners: Sequence[Listener]
-    _probe: UpstreamProbe
+    probe: UpstreamProbe
     _log: EventLog
     _clock: Callable[[], float]
     _failures: dict[Address, str | None] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class UpstreamWatch:
                 idle[upstream.address] = upstream
         in_use = {upstream.address for listener, upstream in self._routes() if listener.links}
         asked = [upstream for address, upstream in idle.items() if address not in in_use]
-        await asyncio.gather(self._probe.failures(), *map(self._ask, asked))
+        await asyncio.gather(self.probe.failures(), *map(self._ask, asked))
 
     def status(self, listener: Listener) -> dict[str, Any]:
         """Return a route's state as plain JSON values; seconds without a link are exact to LOOK_SECONDS."""
@@ -94,8 +94,8 @@ class UpstreamWatch:
 
     async def _ask(self, upstream: Upstream) -> None:
         if upstream.peer is None:
-            await self._probe.failures()
-            self._note(upstream, self._probe.failure_of(upstream.address))
+            await self.probe.failures()
+            self._note(upstream, self.probe.failure_of(upstream.address))
             return
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import ipaddress
+import ssl
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
@@ -23,6 +24,7 @@ from weir.proxy.admin.tokens import TokenFile
 from weir.proxy.config.address import numeric_address
 from weir.proxy.config.admin_keys import AdminKeys, owner_of
 from weir.proxy.config.tables import Admin
+from weir.proxy.tls.live_keys import LiveKeys
 
 MOST_FAILURES: Final = 10
 """From one address, in `FAILURE_SECONDS`: after so many wrong tokens none is looked at, right or wrong."""
@@ -38,12 +40,12 @@ _SCHEMES: Final = ("Basic", "Bearer")
 class Access:
     """The rule of one admin server. ConfigError where a token's file is wrong.
 
-    `clock` gives monotonic seconds. `keys` judges certificates; None: the server has no TLS.
+    `clock` gives monotonic seconds. `strict_tls` is `[tls]`'s `strict`.
     """
 
-    def __init__(self, admin: Admin, clock: Callable[[], float], keys: AdminKeys | None = None) -> None:
+    def __init__(self, admin: Admin, clock: Callable[[], float], *, strict_tls: bool = False) -> None:
         self._clock = clock
-        self._keys = keys
+        self._keys = None if admin.tls is None else AdminKeys(admin.tls, strict=strict_tls)
         self._read = _token(admin.read_token_file, "admin.read_token_file", clock)
         self._write = _token(admin.write_token_file, "admin.write_token_file", clock)
         self._names = frozenset(name.casefold() for name in admin.names) | {"localhost"}
@@ -51,6 +53,21 @@ class Access:
         self._failures: OrderedDict[str, list[float]] = OrderedDict()
         self.refused = 0
         """How many requests were refused."""
+
+    @property
+    def all_keys(self) -> tuple[LiveKeys, ...]:
+        """The keys of its TLS, to be watched; none where it has none."""
+        return () if self._keys is None else self._keys.all_keys
+
+    @property
+    def server_tls(self) -> ssl.SSLContext | None:
+        """What to listen with; None: without TLS."""
+        return None if self._keys is None else self._keys.server_context()
+
+    @property
+    def client_tls(self) -> Callable[[], ssl.SSLContext] | None:
+        """Gives what to ask another sidecar with; None: without TLS."""
+        return None if self._keys is None else self._keys.client_context
 
     @property
     def write_token(self) -> str | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
@@ -46,7 +45,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Administered(Protocol):
-    """What the admin server shows and changes; a Sidecar is one."""
+    """What the admin server shows and changes; Shown is one."""
 
     throttle: LayeredThrottle
     client_limits: LimitLayers
@@ -103,15 +102,13 @@ class AdminServer:
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         self._listening: asyncio.Server | None = None
 
-    async def start(
-        self, address: Address, tls: ssl.SSLContext | None = None, listening: socket.socket | None = None
-    ) -> Address:
-        """Listen on `address`, with `tls` or without any; with a socket that does so already where there is one.
+    async def start(self, address: Address, listening: socket.socket | None = None) -> Address:
+        """Listen on `address`, with a socket that does so already where there is one.
 
         Returns the bound address, in which port 0 became a real one; OSError when it is not available.
         """
         await self.prepare()
-        loop = asyncio.get_running_loop()
+        loop, tls = asyncio.get_running_loop(), self._access.server_tls
         server: Any = self._runner.server
         where: Any = {"host": address.host, "port": address.port} if listening is None else {"sock": listening}
         self._listening = await loop.create_server(

@@ -28,7 +28,8 @@ listen = "127.0.0.1:0"
 @pytest.fixture
 async def sidecar() -> AsyncIterator[Sidecar]:
     sidecar = Sidecar(parse_config(FILE), "1")
-    sidecar.capture = Capture(CaptureTable(port=9092), 1, sidecar._relays, sidecar.log, FakeFilter, Dropped())
+    capture = Capture(CaptureTable(port=9092), 1, sidecar._relays, sidecar.log, FakeFilter, Dropped())
+    sidecar.capture = sidecar.shown.capture = capture
     await sidecar.start()
     yield sidecar
     await sidecar.close()
@@ -48,13 +49,13 @@ async def test_capture_is_paused_for_a_time_told_of_and_resumed(
     assert re.search(r"Broker 1: the capture is paused for \d+ s more \(ann: is it weir\?\)", capsys.readouterr().out)
     assert await weir(sidecar, "capture", "resume") == 0
     assert "not paused" in capsys.readouterr().out
-    assert sidecar.troubles() == {}
+    assert sidecar.shown.troubles() == {}
     assert await weir(sidecar, "capture", "pause") == 0
-    assert sidecar.troubles().keys() == {"paused"}
+    assert sidecar.shown.troubles().keys() == {"paused"}
 
 
 async def test_a_sidecar_that_listens_is_not_paused(sidecar: Sidecar, capsys: pytest.CaptureFixture[str]) -> None:
-    sidecar.capture, capture = None, sidecar.capture
+    sidecar.shown.capture, capture = None, sidecar.shown.capture
     assert await weir(sidecar, "capture", "pause") == 2
     assert "only its end takes it out of the path" in capsys.readouterr().err
-    sidecar.capture = capture
+    sidecar.shown.capture = capture

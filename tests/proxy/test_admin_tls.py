@@ -25,7 +25,6 @@ from weir.proxy.admin.access import Access
 from weir.proxy.admin.fleet import Fleet
 from weir.proxy.admin.http import AdminServer
 from weir.proxy.config.address import Address
-from weir.proxy.config.admin_keys import AdminKeys
 from weir.proxy.config.load import parse_config
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.tables import Admin, Config
@@ -46,8 +45,12 @@ class Secured:
 
     address: Address
     authority: Authority
-    keys: AdminKeys
+    access: Access
     own: Issued
+
+    def client_context(self) -> ssl.SSLContext:
+        assert self.access.client_tls is not None
+        return self.access.client_tls()
 
     def context(self, shown: Issued | None) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.authority.ca)
@@ -68,10 +71,10 @@ class Secured:
 async def secured(tmp_path: Path) -> AsyncIterator[Secured]:
     authority = Authority(tmp_path / "keys")
     own = authority.issue("weir-1.internal", names=["weir-1.internal", "127.0.0.1"])
-    keys = AdminKeys(table(authority, own), strict=True)
-    server = AdminServer(Sidecar(), EventLog(), Access(Admin(), MovedClock(), keys))
-    address = await server.start(Address("127.0.0.1", 0), keys.server_context())
-    yield Secured(address, authority, keys, own)
+    access = Access(Admin(tls=table(authority, own)), MovedClock(), strict_tls=True)
+    server = AdminServer(Sidecar(), EventLog(), access)
+    address = await server.start(Address("127.0.0.1", 0))
+    yield Secured(address, authority, access, own)
     await server.stop()
 
 
@@ -114,7 +117,7 @@ async def test_new_connections_use_the_keys_that_the_files_have_now(secured: Sec
     new = secured.authority.issue("weir-2.internal", names=["weir-2.internal", "127.0.0.1"])
     for mine, its in ((secured.own.certificate, new.certificate), (secured.own.key, new.key)):
         shutil.copy(its, mine)
-    assert [keys.reload() for keys in secured.keys.all_keys] == [True, True]
+    assert [keys.reload() for keys in secured.access.all_keys] == [True, True]
     context = secured.context(new)
     reader, writer = await asyncio.open_connection("127.0.0.1", secured.address.port, ssl=context)
     certificate = writer.get_extra_info("peercert")
@@ -131,7 +134,7 @@ async def test_sidecars_ask_each_other_with_their_own_certificates(secured: Secu
     async def own() -> dict[str, object]:
         return {}
 
-    (row,) = await Fleet(config, dict, own, MovedClock(), tls=secured.keys.client_context).rows()
+    (row,) = await Fleet(config, dict, own, MovedClock(), tls=secured.access.client_tls).rows()
     assert "answers with" not in str(row.get("error")) and "TLS" not in str(row.get("error"))
     (row,) = await Fleet(config, dict, own, MovedClock()).rows()
     assert "error" in row
@@ -139,7 +142,7 @@ async def test_sidecars_ask_each_other_with_their_own_certificates(secured: Secu
     async def nobody() -> list[object]:
         return []
 
-    exchange = Exchange(1, (), nobody, EventLog(), tls=secured.keys.client_context)  # type: ignore[arg-type]
+    exchange = Exchange(1, (), nobody, EventLog(), tls=secured.access.client_tls)  # type: ignore[arg-type]
     await exchange._send(secured.address, ShareRequest(broker_id=1))
     await exchange.close()
 
@@ -158,7 +161,7 @@ async def test_sidecar_does_not_ask_one_whose_certificate_is_no_sidecars(secured
     async with server, aiohttp.ClientSession() as session:
         url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/status"
         with pytest.raises(aiohttp.ClientError):
-            await session.get(url, ssl=secured.keys.client_context())
+            await session.get(url, ssl=secured.client_context())
     assert asked in ([], [b""])
 
 

@@ -130,9 +130,9 @@ def _info(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("wanted", [True, False])
 async def test_metrics_series_by_partition_are_as_the_file_says(broker: Broker, wanted: bool) -> None:
     async with running(configured(broker, f"partition_series = {str(wanted).lower()}")) as weir:
-        await weir.sidecar._upstreams.check()
+        await weir.sidecar.upstreams.check()
         weir.sidecar.sides[0].throttle.stats.partition_bytes[b"orders"] = Counter({3: 17})
-        text = b"".join(weir.sidecar.metrics(""))
+        text = b"".join(weir.sidecar.shown.metrics(""))
     assert (b'topic="orders"' in text) is wanted
     assert b"weir_ready 1" in text
 
@@ -225,7 +225,7 @@ async def test_sidecar_tells_of_each_upstream_whether_it_is_there(broker: Broker
         address = Address(*down.getsockname())
     egress = msgspec.structs.replace(config.egress[0], upstream=address)
     async with running(msgspec.structs.replace(config, egress=(egress,))) as weir:
-        await weir.sidecar._upstreams.check()
+        await weir.sidecar.upstreams.check()
         assert await weir.metric("weir_ready") == 1
         assert await weir.metric('weir_upstream_up{side="leader"') == 1
         assert await weir.metric(f'weir_upstream_up{{peer="2",side="follower",upstream="{address}"}}') == 0
@@ -234,8 +234,8 @@ async def test_sidecar_tells_of_each_upstream_whether_it_is_there(broker: Broker
         assert [(route["links"], route["upstream_up"]) for route in status["routes"]] == [(0, True), (0, False)]
         assert broker.server is not None
         broker.server.close()
-        weir.sidecar._probe._probed_at = float("-inf")
-        await weir.sidecar._upstreams.check()
+        weir.sidecar.upstreams.probe._probed_at = float("-inf")
+        await weir.sidecar.upstreams.check()
         assert await weir.metric("weir_ready") == 0
 
 
@@ -248,13 +248,13 @@ async def test_sidecar_metrics_wait_for_no_broker(broker: Broker, monkeypatch: p
         assert await weir.metric("weir_ready") == 0  # nobody knows yet
         broker.silent = False
         broker.released.set()
-        await weir.sidecar._upstreams.check()
+        await weir.sidecar.upstreams.check()
         assert await weir.metric("weir_ready") == 1
         broker.silent = True
         broker.released.clear()
         broker.asked.clear()
-        weir.sidecar._probe._probed_at = float("-inf")
-        looking = asyncio.create_task(weir.sidecar._upstreams.check())
+        weir.sidecar.upstreams.probe._probed_at = float("-inf")
+        looking = asyncio.create_task(weir.sidecar.upstreams.check())
         await broker.asked.wait()
         assert await weir.metric("weir_ready") == 1
         looking.cancel()
@@ -263,15 +263,15 @@ async def test_sidecar_metrics_wait_for_no_broker(broker: Broker, monkeypatch: p
 async def test_sidecar_readiness_is_known_beside_links(broker: Broker) -> None:
     """A broker that hangs keeps its connections: they do not tell that it answers."""
     async with running(msgspec.structs.replace(configured(broker), egress=())) as weir:
-        await weir.sidecar._upstreams.check()
+        await weir.sidecar.upstreams.check()
         assert await weir.metric("weir_ready") == 1
         address = weir.sidecar.listeners[0].address
         _, writer = await asyncio.open_connection(address.host, address.port)
         await until(lambda: weir.sidecar.listeners[0].links)
         assert broker.server is not None
         broker.server.close()
-        weir.sidecar._probe._probed_at = float("-inf")
-        await weir.sidecar._upstreams.check()
+        weir.sidecar.upstreams.probe._probed_at = float("-inf")
+        await weir.sidecar.upstreams.check()
         assert await weir.metric("weir_ready") == 0
         writer.close()
 
@@ -473,7 +473,7 @@ async def test_sidecar_takes_samples_from_its_start_to_its_end(broker: Broker, m
         async with asyncio.timeout(10):
             while len(seen) < 2:
                 seen = (await weir.call("GET", "/v1/history"))[1]["sides"]["leader"]["at"]
-        samples = weir.sidecar.history.sides[0].samples
+        samples = weir.sidecar.shown.history.sides[0].samples
     taken = len(samples)
     await asyncio.sleep(0.05)
     assert len(samples) == taken
@@ -569,6 +569,6 @@ async def test_sidecar_serves_though_samples_have_no_place(broker: Broker, tmp_p
     config = configured(broker, f'[export]\ndirectory = "{tmp_path / "file"}"\ninterval_seconds = 1')
     sidecar = Sidecar(config, "1.2.3")
     await sidecar.start()
-    assert await sidecar.not_ready() == []
+    assert await sidecar.shown.not_ready() == []
     await sidecar.close()
     assert sidecar.process.export.dropped["file", "write_failed"] == 1

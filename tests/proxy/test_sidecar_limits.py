@@ -149,7 +149,7 @@ async def test_metrics_have_kip_731_s_names_by_client_id() -> None:
         consumer = await Consumer.of(sidecar)
         for _ in range(4):
             await consumer.fetch()
-        text = b"".join(sidecar.metrics("")).decode()
+        text = b"".join(sidecar.shown.metrics("")).decode()
     found = {sample.name: sample for family in parse_text(text) for sample in family.samples}
     assert found["weir_task_records_total"].value == 200
     assert found["weir_task_record_rate_limit"].value == 1e6

@@ -44,7 +44,7 @@ def test_full_table_is_a_trouble_of_those_that_capture(tmp_path: Path, monkeypat
 
 
 def told(sidecar: Sidecar) -> dict[str, float]:
-    families = trouble_families(sidecar.troubles(), {"limits": "", "quotas": ""})
+    families = trouble_families(sidecar.shown.troubles(), {"limits": "", "quotas": ""})
     return {labels[0]: value for labels, value in next(iter(families)).samples}
 
 
@@ -52,10 +52,10 @@ def test_refused_file_is_a_trouble_until_one_is_taken() -> None:
     sidecar = Sidecar(parse_config(FILE), "1")
     assert set(told(sidecar).values()) == {0}
     sidecar.reload_refused(ValueError("quota.x: is unknown"))
-    assert sidecar.troubles()["config_refused"].endswith("holds: quota.x: is unknown")
+    assert sidecar.shown.troubles()["config_refused"].endswith("holds: quota.x: is unknown")
     assert told(sidecar) == dict.fromkeys(KINDS, 0) | {"config_refused": 1}
     sidecar.reload(parse_config(FILE))
-    assert sidecar.troubles() == {}
+    assert sidecar.shown.troubles() == {}
 
 
 def test_digest_is_alike_for_settings_that_are_alike() -> None:

@@ -57,7 +57,7 @@ def replace(old: Issued, new: Issued) -> None:
 
 
 async def metrics_of(sidecar: Sidecar) -> str:
-    return b"".join(sidecar.metrics("")).decode()
+    return b"".join(sidecar.shown.metrics("")).decode()
 
 
 def address_of(sidecar: Sidecar) -> Address:
@@ -91,8 +91,8 @@ async def test_two_sidecars_speak_tls_around_a_plaintext_broker_and_take_new_key
                 writer.close()
                 await ask(*standing, 3)
                 standing[1].close()
-                assert (await leader.status())["routes"][0]["tls"] == "taken"
-                assert (await follower.status())["routes"][0]["upstream_tls"] == "required"
+                assert (await leader.shown.status())["routes"][0]["tls"] == "taken"
+                assert (await follower.shown.status())["routes"][0]["upstream_tls"] == "required"
                 shown = await metrics_of(follower)
                 assert 'weir_tls_certificate_expiry_seconds{keys="tls"} 2' in shown
                 assert 'weir_tls_handshakes_total{end="upstream",result="ok",side="follower"} 1.0' in shown
@@ -150,6 +150,6 @@ async def test_route_ends_tls_and_begins_it_again(tmp_path: Path, route: str) ->
             streams = await asyncio.open_connection(there.host, there.port, ssl=context, server_hostname=BROKER)
             await ask(*streams, 1)
             streams[1].close()
-            status = await sidecar.status()
+            status = await sidecar.shown.status()
             assert status["ready"], status["not_ready"]
             assert (status["routes"][0]["tls"], status["routes"][0]["upstream_tls"]) == ("required", "required")
