@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -21,14 +20,13 @@ from weir.lab.broker import Broker
 from weir.lab.errors import BadSigns, LabError, PortTaken, Timeout
 from weir.lab.java import java_command
 from weir.lab.network import LOOPBACK, Ports, egress_address
+from weir.lab.options import ClusterOptions
 from weir.lab.processes import Process, Supervisor
 from weir.lab.received import INTERVAL_SECONDS, ReceivedBytes
 from weir.lab.segments import compare_logs, segment_files
 from weir.lab.settings import (
     Place,
     Route,
-    SidecarOptions,
-    Throttle,
     hosts_file,
     properties_text,
     sidecar_toml,
@@ -39,56 +37,18 @@ _START_SECONDS = 90  # for a process to start; it usually takes 3 to 7, but the 
 _STARTS = 3  # attempts to start a whole cluster, as another program may take a port in between
 
 
-def weir_run(config: Path) -> list[str]:
-    """Return the command line of a sidecar."""
-    return [sys.executable, "-m", "weir", "run", "--config", str(config)]
-
-
 class Cluster(ABC):
     """A cluster as a context manager (`with`, or `async with` from asyncio). Its methods block; see the package's text.
 
-    brokers: how many, with ids 1, 2, ...
-    sidecars, routes: sidecars=True gives every broker both roles; `routes` says it for all or for each broker id.
-    throttle, policy, poll_isr, sidecar_tables: what the sidecars are told, see SidecarOptions.
-    properties, broker_properties: broker properties for all, and by broker id; they win over the lab's own.
-    heap_mb: -Xmx of each broker in MiB; `jvm_flags` are further flags.
-    sidecar_command: builds a sidecar's command line from its configuration file; weir_run unless others are tested.
-    show: where a line on progress or on a failure goes (stderr).
+    Its `options` are those of ClusterOptions.
     """
 
-    def __init__(
-        self,
-        version: str,
-        brokers: int = 3,
-        *,
-        sidecars: bool = False,
-        routes: Route | Mapping[int, Route] | None = None,
-        throttle: Throttle | Mapping[int, Throttle] | None = None,
-        policy: str | None = None,
-        poll_isr: bool = False,
-        sidecar_tables: Mapping[str, Mapping[str, Any]] | None = None,
-        properties: Mapping[str, object] | None = None,
-        broker_properties: Mapping[int, Mapping[str, object]] | None = None,
-        heap_mb: int = 384,
-        jvm_flags: Sequence[str] = (),
-        sidecar_command: Callable[[Path], list[str]] = weir_run,
-        sidecar_env: Mapping[str, str] | None = None,
-        show: Callable[[str], None] | None = None,
-    ) -> None:
+    def __init__(self, version: str, brokers: int = 3, **options: Any) -> None:
         self.version = version
         self.fetch_version: int | None = None  # of its replicas; known where a lab.modes.Mode made the cluster
-        self.broker_ids = tuple(range(1, brokers + 1))
-        self._routes = _routes(self.broker_ids, sidecars, routes)
-        self._sidecar_options = SidecarOptions(
-            policy=policy, throttle=throttle, poll_isr=poll_isr, tables=sidecar_tables or {}
-        )
-        self._properties = dict(properties or {})
-        self._broker_properties = broker_properties or {}
-        self._heap_mb = heap_mb
-        self._jvm_flags = tuple(jvm_flags)
-        self._sidecar_command = sidecar_command
-        self._sidecar_env = dict(sidecar_env or {})
-        self._show = show or (lambda line: print(line, file=sys.stderr, flush=True))
+        self._options = ClusterOptions(brokers=brokers, **options)
+        self._sidecar_options = self._options.told_sidecars
+        self.broker_ids = self._options.broker_ids
         self.brokers: dict[int, Broker] = {}
         self.sidecars: dict[int, Sidecar] = {}
         self.places: dict[int, Place] = {}
@@ -112,7 +72,7 @@ class Cluster(ABC):
                 self._end(error)
                 if not left:
                     raise
-                self._show(f"lab: {error.reason} Starting again with other ports.")
+                self._options.show(f"lab: {error.reason} Starting again with other ports.")
             except BaseException as error:
                 self._end(error)
                 raise
@@ -341,8 +301,8 @@ class Cluster(ABC):
         return self._supervisor
 
     def _start_once(self) -> None:
-        jars.ensure(self.version, report=self._show)
-        self._supervisor = Supervisor(self._show)
+        jars.ensure(self.version, report=self._options.show)
+        self._supervisor = Supervisor(self._options.show)
         self._ports = Ports((LOOPBACK, *map(egress_address, self.broker_ids)))
         self._prepare(self._ports)
         self.places = {broker_id: self._place(broker_id, self._ports) for broker_id in self.broker_ids}
@@ -362,7 +322,7 @@ class Cluster(ABC):
         self.wait_for("a cluster of all brokers", lambda: self.admin.brokers() == list(self.broker_ids), _START_SECONDS)
 
     def _place(self, broker_id: int, ports: Ports) -> Place:
-        route = self._routes[broker_id]
+        route = self._options.route(broker_id)
         advertised = ports.take()
         return Place(
             broker_id=broker_id,
@@ -378,17 +338,17 @@ class Cluster(ABC):
         home = self._lab.folder / f"broker-{place.broker_id}"
         data = home / "data"
         data.mkdir(parents=True)
-        own = self._broker_properties.get(place.broker_id, {})
+        own = self._options.broker_properties.get(place.broker_id, {})
         properties = home / "server.properties"
-        properties.write_text(properties_text({**self._properties_of(place, data), **self._properties, **own}))
+        properties.write_text(properties_text({**self._properties_of(place, data), **self._options.properties, **own}))
         hosts = home / "hosts"
         hosts.write_text(hosts_file(place, socket.gethostname(), self.places.values()))
         command = self._java(
             "kafka.Kafka",
             [str(properties)],
-            heap_mb=self._heap_mb,
+            heap_mb=self._options.heap_mb,
             properties={"jdk.net.hosts.file": str(hosts)},
-            flags=self._jvm_flags,
+            flags=self._options.jvm_flags,
         )
         return Broker(self._lab, place, command, self._lab.log(f"broker-{place.broker_id}"), data)
 
@@ -410,11 +370,11 @@ class Cluster(ABC):
         return Sidecar(
             self._lab,
             place.broker_id,
-            self._sidecar_command(config),
+            self._options.sidecar_command(config),
             config,
             self._lab.log(f"sidecar-{place.broker_id}"),
             place.admin_address,
-            {**os.environ, **self._sidecar_env},
+            {**os.environ, **self._options.sidecar_env},
         )
 
     def _end(self, error: BaseException | None) -> None:
@@ -427,10 +387,3 @@ class Cluster(ABC):
         if self._ports is not None:
             self._ports.close()
             self._ports = None
-
-
-def _routes(broker_ids: Sequence[int], sidecars: bool, routes: Route | Mapping[int, Route] | None) -> dict[int, Route]:
-    if isinstance(routes, Mapping):
-        return {broker_id: routes.get(broker_id, Route.NONE) for broker_id in broker_ids}
-    wanted = routes if routes is not None else Route.BOTH
-    return dict.fromkeys(broker_ids, wanted if sidecars or routes is not None else Route.NONE)

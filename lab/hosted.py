@@ -91,11 +91,11 @@ class HostedCluster(KraftCluster):
         sidecar = Sidecar(
             self._lab,
             broker_id,
-            self.hosts.on(broker_id, self._sidecar_command(config)),
+            self.hosts.on(broker_id, self._options.sidecar_command(config)),
             config,
             self._lab.log(f"sidecar-{broker_id}"),
             place.admin_address,
-            {**os.environ, **self._sidecar_env},
+            {**os.environ, **self._options.sidecar_env},
         )
         self.sidecars[broker_id] = sidecar
         sidecar.start()

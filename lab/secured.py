@@ -24,7 +24,7 @@ class SecuredCluster(KraftCluster):
       a Kerberos realm (lab.kerberos), and needs `own_names`: they are in the brokers' principals.
     - With `own_names`, brokers reach broker N as `broker-N`, a name that no other program here resolves.
 
-    Other options: see Cluster.
+    Other options: see ClusterOptions.
     """
 
     def __init__(
@@ -65,7 +65,8 @@ class SecuredCluster(KraftCluster):
         self.realm = Realm(self._lab, ports.take())
         self.realm.start(f"{SERVICE}/{principal(broker)}" for broker in self.broker_ids)
         self._security = replace(self._security, keytab=str(self.realm.keytab))
-        self._jvm_flags = (AUTHORIZER_LOG, f"-Djava.security.krb5.conf={self.realm.config}")
+        flags = (AUTHORIZER_LOG, f"-Djava.security.krb5.conf={self.realm.config}")
+        self._options = replace(self._options, jvm_flags=flags)
 
     def _place(self, broker_id: int, ports: Ports) -> Place:
         place = super()._place(broker_id, ports)

@@ -12,8 +12,8 @@ import pytest
 
 from tests.deploy.files import needs
 from tests.deploy.prometheus import Prometheus, prometheus
-from weir.lab.cluster import weir_run
 from weir.lab.network import LOOPBACK, Ports
+from weir.lab.options import weir_run
 
 PROMISED_SECONDS = 30.0
 

@@ -33,7 +33,7 @@ class Sidecars:
         self.all = {broker: self._sidecar(broker, folder) for broker in cluster.broker_ids}
 
     def _sidecar(self, broker: int, folder: Path) -> Sidecar:
-        command = [*self.cluster._sidecar_command(self.config), "--wait"]
+        command = [*self.cluster._options.sidecar_command(self.config), "--wait"]
         return Sidecar(
             self.cluster._lab,
             broker,

@@ -16,8 +16,9 @@ from kafka.protocol.consumer import FetchResponse as TheirResponse
 
 from tests.integration.moves import MB, assert_identical, filled, moving, throttle, wait_for_bytes
 from tests.integration.recorder import Recorder
-from weir.lab.cluster import Cluster, weir_run
+from weir.lab.cluster import Cluster
 from weir.lab.modes import CORNERS, Mode
+from weir.lab.options import weir_run
 from weir.lab.produce import LiveProducer
 from weir.protocol.fetch_request import decode_fetch_request, encode_fetch_request
 from weir.protocol.fetch_session import INITIAL_EPOCH
