@@ -34,7 +34,6 @@ from weir.proxy.shares.exchange import Exchange
 from weir.proxy.shares.metrics import share_families
 from weir.proxy.throttle.table import LayeredThrottle
 from weir.proxy.tls.live_keys import KeyWatch
-from weir.proxy.tls.stats import TlsStats
 from weir.proxy.tls_workers.pool import TlsWorkers
 from weir.proxy.upstream_watch import UpstreamWatch
 
@@ -57,7 +56,6 @@ class Shown:
     exchange: Exchange
     polls: PollStats
     key_watch: KeyWatch
-    tls: TlsStats
     tls_workers: TlsWorkers
     fleet: Fleet
     state: str = "starting"
@@ -116,7 +114,7 @@ class Shown:
         polled = poll_families(self.polls, self.clock())
         limited, shares = limit_families(self.limits), share_families(self.exchange)
         watched = self.key_watch
-        secured = tls_families(self.tls, watched.seconds_left(), self.tls_workers) if watched.all_keys else ()
+        secured = tls_families(watched.stats, watched.seconds_left(), self.tls_workers) if watched.all_keys else ()
         sides = families(self.sides, self.process, by_partition=self.config.admin.partition_series)
         own = chain(sides, self.upstreams.families(), trouble_families(self.troubles(), self._digests()))
         return render(chain(own, limited, polled, shares, secured), accept)

@@ -172,7 +172,6 @@ class Sidecar:
             exchange=self.exchange,
             polls=self.polls,
             key_watch=self._key_watch,
-            tls=tls,
             tls_workers=self.tls_workers,
             fleet=self.fleet,
         )
@@ -213,10 +212,6 @@ class Sidecar:
         except (ListenError, CaptureError):
             await self.close()
             raise
-        self.log.info("listening", role="admin", listen=self.admin_address)
-        if self.config.admin.without_tokens and not self.config.admin.listen.is_loopback:
-            effect = "it has no authentication: whoever reaches it can change the throttle"
-            self.log.warning("admin_not_on_loopback", listen=self.admin_address, effect=effect)
         self.process.load.start()
         self._cluster.start()
         self.shown.history.start()
@@ -343,11 +338,7 @@ class Sidecar:
             self._cluster.ask_now()  # whose sidecars share the limits
         relay = self._relays["leader"]
         if rules and relay.new_gate is None:
-            relay.new_gate = lambda link: LinkGate(self.limits, relay, link)
-            for listener in self.listeners:
-                if listener.side is relay:
-                    for link in listener.links:
-                        link.use_gate()
+            relay.use_gates(lambda link: LinkGate(self.limits, relay, link))
 
     def _apply_throttle(self, table: ThrottleTable) -> None:
         settings = settings_of_sides(self.config, table, self._follower_quotas.followers)

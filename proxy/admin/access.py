@@ -50,6 +50,8 @@ class Access:
         self._write = _token(admin.write_token_file, "admin.write_token_file", clock)
         self._names = frozenset(name.casefold() for name in admin.names) | {"localhost"}
         self._is_on_loopback = admin.listen.is_loopback
+        self.is_open = admin.without_tokens and not self._is_on_loopback
+        """Whether others than this machine may change everything without a token."""
         self._failures: OrderedDict[str, list[float]] = OrderedDict()
         self.refused = 0
         """How many requests were refused."""

@@ -119,7 +119,12 @@ class AdminServer:
             ssl_handshake_timeout=None if tls is None else _HANDSHAKE_SECONDS,
         )
         host, port = self._listening.sockets[0].getsockname()[:2]
-        return Address(host, port)
+        bound = Address(host, port)
+        self._log.info("listening", role="admin", listen=bound)
+        if self._access.is_open:
+            effect = "it has no authentication: whoever reaches it can change the throttle"
+            self._log.warning("admin_not_on_loopback", listen=bound, effect=effect)
+        return bound
 
     async def prepare(self) -> None:
         """Do what needs no address."""

@@ -62,6 +62,9 @@ class OpenLink(Protocol):
     def tls_broken(self) -> bool:
         """Whether it ended as TLS failed on one of its ends."""
 
+    def use_gate(self) -> None:
+        """Have a gate from the next request on, if the side has gates."""
+
     def begin_work(self) -> None:
         """Do what its core has to do before it takes more, or begin with it. Raises what the first slice raises."""
 

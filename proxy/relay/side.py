@@ -109,6 +109,12 @@ class Side:
         self.throttle_faults = ThrottleFaults(self.clock)
         self.held = HeldFetches(self.stats, next_in_line=self.throttle.next_in_line, clock=self.clock)
 
+    def use_gates(self, new_gate: Callable[[OpenLink], RequestGate]) -> None:
+        """Have a gate for each link from its next request on."""
+        self.new_gate = new_gate
+        for link in self.stats.links:
+            link.use_gate()
+
     def replan_held(self) -> None:
         """Begin to plan every held fetch again, since the settings or the view of the cluster changed."""
         self.held.wake_now()

@@ -56,7 +56,7 @@ class KeyWatch:
     """
 
     all_keys: Sequence[LiveKeys]
-    _stats: TlsStats
+    stats: TlsStats
     _log: EventLog
     _changed: Callable[[], None] = lambda: None
     now: Callable[[], float] = time.time
@@ -85,10 +85,10 @@ class KeyWatch:
             try:
                 if await asyncio.to_thread(keys.reload):
                     has_changed = True
-                    self._stats.reloads["ok"] += 1
+                    self.stats.reloads["ok"] += 1
                     self._log.info("tls_keys_reloaded", keys=keys.name, effect="new connections use them")
             except KeysError as error:
-                self._stats.reloads["refused"] += 1
+                self.stats.reloads["refused"] += 1
                 self._log.fault("tls_keys_refused", keys.name, reason=str(error), effect="the old keys stay in use")
         if has_changed:
             self._changed()
