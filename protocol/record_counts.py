@@ -38,7 +38,7 @@ _LEADER_SIZE: Final = 8
 _ACQUIRED: Final = struct.Struct(">qqh")
 """Of records that a share group's member got: first offset, last offset, and how often they were delivered."""
 
-_ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
+_ACKS_AND_TIMEOUT_SIZE: Final = 6
 _FIXED_HEADER_SIZE: Final = 8
 
 Structure: TypeAlias = Generator[int, bytes, None]
@@ -118,11 +118,11 @@ class RecordCounts:
         at, end = 0, len(view)
         if self.left < 0:
             at = min(SIZE.size - len(self._held), end)
-            held = self._held + view[:at]
-            if len(held) < SIZE.size:
-                self._held = held
+            head = self._held + view[:at]
+            if len(head) < SIZE.size:
+                self._held = head
                 return at
-            (size,) = SIZE.unpack(held)
+            (size,) = SIZE.unpack(head)
             if self._held:
                 self._held = bytearray()
             self.left = self._unread = max(0, size)
@@ -137,15 +137,14 @@ class RecordCounts:
                 self._unread -= step
                 at += step
                 if not self._skip:
-                    self._go_on(None)
+                    self._read(self._structure, view[:0])
             elif self._held or end - at < self._wanted:
                 step = min(self._wanted - len(self._held), end - at)
                 self._held += view[at : at + step]
                 at += step
                 if len(self._held) == self._wanted:
-                    data, self._held = bytes(self._held), bytearray()
-                    self._unread -= len(data)
-                    self._go_on(data)
+                    held, self._held = self._held, bytearray()
+                    self._read(self._structure, memoryview(held))
             else:
                 at += self._read(self._structure, view[at:end])
         if not self.left and self._structure is not None:
@@ -167,10 +166,11 @@ class RecordCounts:
     def _read(self, structure: Structure, view: memoryview) -> int:
         """Read as much of the structure as is there whole, until something is skipped. Returns how many bytes it was.
 
-        It is what `receive` does too, without a look at the state for each field.
+        What was to be skipped has passed. There is no look at the state for each field.
         """
         at, end, wanted, send = 0, len(view), self._wanted, structure.send
         try:
+            wanted = wanted or next(structure)
             while 0 < wanted <= end - at:
                 stop = at + wanted
                 wanted = send(bytes(view[at:stop]))
@@ -182,7 +182,10 @@ class RecordCounts:
             self.fault = str(error)
         else:
             self._unread -= at
-            self._want(wanted)
+            if abs(wanted) > self._unread:
+                self._structure = None
+                self.fault = self.fault or "frame"
+            self._wanted, self._skip = (wanted, 0) if wanted > 0 else (0, -wanted)
         return at
 
     def step_over(self) -> int:
@@ -201,34 +204,36 @@ class RecordCounts:
         self.left -= size
         return size
 
-    def _go_on(self, data: bytes | None) -> None:
-        assert self._structure is not None  # noqa: S101
-        try:
-            wanted = next(self._structure) if data is None else self._structure.send(data)
-        except StopIteration:
-            self._structure = None
-        except _NotCounted as error:
-            self._structure = None
-            self.fault = str(error)
-        else:
-            self._want(wanted)
-
-    def _want(self, wanted: int) -> None:
-        if abs(wanted) > self._unread:
-            self._structure = None
-            self.fault = self.fault or "frame"
-        self._wanted, self._skip = (wanted, 0) if wanted > 0 else (0, -wanted)
-
     # The structures. As few pieces as can be, as each one costs about a microsecond: what is certain to follow is asked
     # for along with it. Where that ends with a varint's first byte, the others are asked for if there are any.
 
     def _fetch(self, row: FetchVersion) -> Structure:
+        """Return the structure of an answer to a Fetch."""
+        head, fixed = row.response_head.layout.size, row.response_partition.layout.size
         if row.is_flexible:
-            yield from self._flexible_fetch(row)
-            return
-        head = SIZE.size + row.response_head.layout.size
-        fixed = row.response_partition.layout.size
+            return self._flexible(self._tags_after(SIZE.size), head, fixed)
         after = SIZE.size if row.has_preferred_read_replica else 0
+        return self._classic(SIZE.size + head, fixed, after if row.has_aborted_transactions else None)
+
+    def _produce(self, row: ProduceVersion) -> Structure:
+        yield _FIXED_HEADER_SIZE
+        yield from self._string()  # the client id is not compact in any version
+        if row.is_flexible:
+            yield from self._flexible(self._produce_head(), _ACKS_AND_TIMEOUT_SIZE, 0)
+            return
+        if row.is_transactional:
+            yield from self._string()
+        yield from self._classic(_ACKS_AND_TIMEOUT_SIZE, SIZE.size, None)
+
+    def _produce_head(self) -> Structure:
+        yield from self._tags_after(0)
+        yield from self._compact_bytes((yield 1))  # the transactional id
+
+    def _classic(self, head: int, fixed: int, after: int | None) -> Structure:
+        """Read topics, `head` bytes from here, of which each partition has `fixed` bytes before its records' size.
+
+        `after`: in between come aborted transactions, and so many bytes.
+        """
         for _ in range(self._checked(_last_int((yield head + SIZE.size)))):
             (length,) = _INT16.unpack((yield _INT16.size))
             if length < 0:
@@ -236,24 +241,27 @@ class RecordCounts:
             named = yield length + SIZE.size
             self._topic = named[:length]
             for _ in range(self._checked_partitions(_last_int(named))):
-                if row.has_aborted_transactions:
-                    transactions = self._checked(_last_int((yield fixed + SIZE.size)))
-                    if transactions:
+                size = _last_int((yield fixed + SIZE.size))
+                if after is not None:
+                    if transactions := self._checked(size):
                         yield -transactions * ABORTED_TRANSACTION_SIZE
                     size = _last_int((yield after + SIZE.size))
-                else:
-                    size = _last_int((yield fixed + SIZE.size))
                 if size > 0:
                     yield self._records(size)
                     self._end_of_records()
 
-    def _flexible_fetch(self, row: FetchVersion) -> Structure:
-        yield from self._tags((yield SIZE.size + 1))
-        for _ in range((yield from self._count((yield row.response_head.layout.size + 1)))):
+    def _flexible(self, before: Structure, head: int, fixed: int) -> Structure:
+        """Read topics of a flexible version, `head` bytes behind what `before` reads.
+
+        Each partition begins with `fixed` bytes and aborted transactions; with neither where `fixed` is 0. Before the
+        records' size comes an INT32: of the partition, or of the preferred read replica.
+        """
+        yield from before
+        for _ in range((yield from self._count((yield head + 1)))):
             for _ in range((yield from self._begin_topic())):
-                for _ in range((yield from self._count((yield row.response_partition.layout.size + 1)))):
-                    yield from self._tags((yield ABORTED_TRANSACTION_SIZE + 1))
-                # the preferred read replica is before the records
+                if fixed:
+                    for _ in range((yield from self._count((yield fixed + 1)))):
+                        yield from self._tags((yield ABORTED_TRANSACTION_SIZE + 1))
                 size = (yield from self._varint((yield SIZE.size + 1))) - 1
                 if size > 0:
                     yield self._records(size)
@@ -262,7 +270,7 @@ class RecordCounts:
             yield from self._tags((yield 1))
 
     def _share(self) -> Structure:
-        yield from self._tags((yield SIZE.size + 1))
+        yield from self._tags_after(SIZE.size)
         yield from self._compact_bytes((yield _THROTTLE_AND_ERROR_SIZE + 1))  # what the error is
         # how long acquired records are locked is before the topics
         for _ in range((yield from self._count((yield SIZE.size + 1)))):
@@ -280,38 +288,6 @@ class RecordCounts:
                     yield from self._tags(range_and_tags)
                 if acquired:
                     self._add(acquired, size)
-                yield from self._tags((yield 1))
-            yield from self._tags((yield 1))
-
-    def _produce(self, row: ProduceVersion) -> Structure:
-        yield _FIXED_HEADER_SIZE
-        yield from self._string()  # the client id is not compact in any version
-        if row.is_flexible:
-            yield from self._flexible_produce()
-            return
-        if row.is_transactional:
-            yield from self._string()
-        for _ in range(self._checked(_last_int((yield _ACKS_AND_TIMEOUT.size + SIZE.size)))):
-            (length,) = _INT16.unpack((yield _INT16.size))
-            if length < 0:
-                raise _NotCounted("frame")
-            named = yield length + SIZE.size
-            self._topic = named[:length]
-            for _ in range(self._checked_partitions(_last_int(named))):
-                size = _last_int((yield 2 * SIZE.size))
-                if size > 0:
-                    yield self._records(size)
-                    self._end_of_records()
-
-    def _flexible_produce(self) -> Structure:
-        yield from self._tags((yield 1))
-        yield from self._compact_bytes((yield 1))  # the transactional id
-        for _ in range((yield from self._count((yield _ACKS_AND_TIMEOUT.size + 1)))):
-            for _ in range((yield from self._begin_topic())):
-                size = (yield from self._varint((yield SIZE.size + 1))) - 1
-                if size > 0:
-                    yield self._records(size)
-                    self._end_of_records()
                 yield from self._tags((yield 1))
             yield from self._tags((yield 1))
 
@@ -352,6 +328,9 @@ class RecordCounts:
         counted = self.topics.setdefault(topic, [0, 0])
         counted[0] += records
         counted[1] += size
+
+    def _tags_after(self, size: int) -> Structure:
+        yield from self._tags((yield size + 1))
 
     def _string(self) -> Structure:
         (length,) = _INT16.unpack((yield _INT16.size))
