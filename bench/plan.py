@@ -207,23 +207,14 @@ class Fetches:
             decision = self.link.plan(request, self.now - asked_at)
         if isinstance(decision, Answer):
             return decision, held + "answered"
-        if decision.appended_topics:
+        if decision.expected.appended_topics:
             return decision, held + "some left out"
         return decision, held + ("forwarded" if decision.request is request else "some granted")
 
     def _scan(self, decision: Forward, response: memoryview) -> FetchResponseScanner:
         """Let a response pass in the pieces that a relay reads."""
         correlation_id = decision.request.header.correlation_id
-        scanner = FetchResponseScanner(
-            self.follower.version,
-            correlation_id,
-            decision.appended,
-            decision.appended_topics,
-            decision.walk,
-            head_patch=decision.head_patch,
-            admit=decision.admit,
-            holds_all=decision.holds_all,
-        )
+        scanner = FetchResponseScanner(self.follower.version, correlation_id, decision.expected)
         self.responses.expect(Pending(correlation_id, scanner))
         for at in range(0, len(response), BUFFER):
             self.responses.receive(response[at : at + BUFFER], [])

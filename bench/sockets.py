@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from bench.peers import BATCH_BYTES, Follower, Leader
 from weir.protocol.errors import ProtocolError
 from weir.protocol.header import FETCH, PRODUCE, SIZE
-from weir.protocol.response_scanner import FetchResponseScanner
+from weir.protocol.response_scanner import Expected, FetchResponseScanner
 from weir.proxy.event_loop import raise_descriptor_limit
 
 _METADATA = 3
@@ -182,7 +182,7 @@ class Fetcher:
     def _ask(self) -> None:
         self.connection.send(self._follower.request())
         asking = self._follower
-        self._scanner = FetchResponseScanner(asking.version, asking.correlation_id, walk=asking.topics)
+        self._scanner = FetchResponseScanner(asking.version, asking.correlation_id, Expected(walk=asking.topics))
 
 
 def worst_second(received: Sequence[tuple[float, int]]) -> int:

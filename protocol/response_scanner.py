@@ -9,7 +9,7 @@ then the topics (see response_body). From v12 on one tag buffer follows the corr
 """
 
 from collections.abc import Callable, Container
-from dataclasses import KW_ONLY, InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from weir.protocol.errors import CorrelationMismatch, FrameTooLarge, InvalidFrameSize, MalformedFrame
@@ -23,7 +23,7 @@ from weir.protocol.response_runs import ClassicBody, CompactBody
 from weir.protocol.take_out import Admit, TakeOut
 from weir.protocol.varint import after_tags, encode_unsigned_varint, read_unsigned_varint
 
-__all__ = ["Buffer", "FetchResponseScanner", "RecordsSeen", "ResponseHead", "ScannedTopic"]
+__all__ = ["Buffer", "Expected", "FetchResponseScanner", "RecordsSeen", "ResponseHead", "ScannedTopic"]
 
 Buffer: TypeAlias = bytes | memoryview
 """Bytes to send. A memoryview is a slice of what was received, and is valid only until the next receive."""
@@ -41,11 +41,8 @@ class ResponseHead(NamedTuple):
     session_id: int = 0
 
 
-@dataclass(eq=False, repr=False, slots=True)
-class FetchResponseScanner:
-    """Scans one Fetch response, in chunks of any size. Feed `receive` from the size prefix on until `done`.
-
-    After an error it can't be used any more. Its arguments:
+class Expected(NamedTuple):
+    """What is known of a response before it comes, and what is changed of it.
 
     - `appended`: `appended_topics` topics, as encode_response_topics makes them, to be sent after the broker's own.
       They are not sent if the head that goes out has an error, as followers then read nothing else. An answer without
@@ -59,22 +56,29 @@ class FetchResponseScanner:
       fields.
     - `admit`: says what passes of each partition's records; None lets all pass. Nothing is sent before it is known what
       is taken out (see take_out). `holds_all`: a small answer is held whole, so that tails can be taken out, too.
-
-    `topics` is complete when `done`. `frame_size` is the size field as received, and `head` the broker's head; both
-    exist as soon as there are buffers to send.
     """
 
-    version: InitVar[int]
-    correlation_id: int
     appended: bytes = b""
     appended_topics: int = 0
     walk: Container[bytes] = ()
     head_patch: Callable[[ResponseHead], ResponseHead] | None = None
-    _: KW_ONLY
     most_partitions: int | None = None
     most_topics: int | None = None
-    admit: InitVar[Admit | None] = None
-    holds_all: InitVar[bool] = False
+    admit: Admit | None = None
+    holds_all: bool = False
+
+
+@dataclass(eq=False, repr=False, slots=True)
+class FetchResponseScanner:
+    """Scans one Fetch response, in chunks of any size. Feed `receive` from the size prefix on until `done`.
+
+    After an error it can't be used any more. `topics` is complete when `done`. `frame_size` is the size field as
+    received, and `head` the broker's head; both exist as soon as there are buffers to send.
+    """
+
+    version: InitVar[int]
+    correlation_id: int
+    expected: Expected = field(default=Expected())
     done: bool = field(init=False, default=False)
     topics: list[ScannedTopic] = field(init=False, default_factory=list)
     head: ResponseHead = field(init=False, default=ResponseHead())
@@ -90,10 +94,13 @@ class FetchResponseScanner:
     """The frame's start, held back until it can be changed."""
     _needed: int = field(init=False, default=SIZE.size)  # bytes of it that are needed to read on
     _body: ResponseBody | None = field(init=False, default=None)  # None until the head is read
+    _appended: bytes = field(init=False)  # what is still to be appended
 
-    def __post_init__(self, version: int, admit: Admit | None, holds_all: bool) -> None:
+    def __post_init__(self, version: int) -> None:
         self._row = fetch_version(version)
-        if admit is not None:
+        self._appended = self.expected.appended
+        if (admit := self.expected.admit) is not None:
+            holds_all = self.expected.holds_all
             self._take_out = TakeOut(admit, is_flexible=self._row.is_flexible, holds_all=holds_all)
 
     def receive(self, view: memoryview) -> tuple[list[Buffer], int]:
@@ -136,12 +143,12 @@ class FetchResponseScanner:
             start = min(max(start, take_out.drops_until - at), end)
             if at + end >= take_out.drops_until:
                 self._take_out = None
-        if self.appended and body.behind_topics >= 0 and body.take_out is None:
+        if self._appended and body.behind_topics >= 0 and body.take_out is None:
             topics_end = end + body.left - body.behind_topics
             if topics_end > start:
                 buffers.append(view[start:topics_end])
-            buffers.append(self.appended)
-            self.appended = b""
+            buffers.append(self._appended)
+            self._appended = b""
             start = topics_end
         if end > start:
             buffers.append(view[start:end])
@@ -156,9 +163,9 @@ class FetchResponseScanner:
         take_out.hold(data)
         if body.left and not take_out.is_decided:
             return []
-        if self.appended and body.behind_topics >= 0:
-            take_out.insert(self.frame_size - body.behind_topics, self.appended)
-            self.appended = b""
+        if self._appended and body.behind_topics >= 0:
+            take_out.insert(self.frame_size - body.behind_topics, self._appended)
+            self._appended = b""
         body.take_out = None
         buffers = take_out.release()
         if take_out.drops_until <= self.frame_size - body.left:
@@ -213,28 +220,30 @@ class FetchResponseScanner:
         left = size - end
         if not 0 <= count <= left // smallest_topic(row):
             raise MalformedFrame(f"{count} topics cannot stand in {left} bytes", count_at)
-        if self.most_topics is not None and count > self.most_topics:
-            raise MalformedFrame(f"{count} topics answer a fetch that can have {self.most_topics} at most", count_at)
+        expected, most = self.expected, self.expected.most_topics
+        if most is not None and count > most:
+            raise MalformedFrame(f"{count} topics answer a fetch that can have {most} at most", count_at)
 
         names, layout = row.response_head.names, row.response_head.layout
         self.head = ResponseHead(**dict(zip(names, layout.unpack_from(frame, fields_at), strict=True)))
         self.frame_size = size
         self._held = bytearray()
         body_type = CompactBody if row.is_flexible else ClassicBody
-        self._body = body_type(row, count, left, size, self.walk, self.most_partitions)
+        self._body = body_type(row, count, left, size, expected.walk, expected.most_partitions)
         self._body.take_out = self._take_out
 
         received = head[: SIZE.size + end]
-        sent_head = self.head if self.head_patch is None else self.head_patch(self.head)
+        sent_head = self.head if expected.head_patch is None else expected.head_patch(self.head)
         if sent_head.error_code or (not count and sent_head.throttle_time_ms > 0):
-            self.appended, self.appended_topics = b"", 0
-        if not self.appended_topics and sent_head == self.head:
+            expected = expected._replace(appended_topics=0)
+            self._appended = b""
+        if not expected.appended_topics and sent_head == self.head:
             return received, received
         sent_count = received[SIZE.size + count_at :]
-        if self.appended_topics:
-            sent_count = _encode_count(count + self.appended_topics, row.is_flexible)
+        if expected.appended_topics:
+            sent_count = _encode_count(count + expected.appended_topics, row.is_flexible)
         fields = layout.pack(*[getattr(sent_head, name) for name in names])
-        sent_size = size + len(self.appended) + len(sent_count) - (end - count_at)
+        sent_size = size + len(self._appended) + len(sent_count) - (end - count_at)
         if sent_size > MAX_INT32:
             raise FrameTooLarge(sent_size, MAX_INT32)
         return received, SIZE.pack(sent_size) + frame[:fields_at] + fields + sent_count

@@ -263,25 +263,10 @@ def _outcome(
     version, correlation_id = event.header.api_version, event.header.correlation_id
     if isinstance(decision, Answer):
         return outcomes.Answer(Pending(correlation_id, answer=decision.frame))
-    most_partitions, most_topics = decision.most_partitions, None
-    if most_partitions is not None:  # a leader may put each partition into a topic entry of its own
-        most_topics = most_partitions + len(decision.request.topics)
-    scanner = FetchResponseScanner(
-        version,
-        correlation_id,
-        decision.appended,
-        decision.appended_topics,
-        decision.walk,
-        decision.head_patch,
-        most_partitions=most_partitions,
-        most_topics=most_topics,
-        admit=decision.admit,
-        holds_all=decision.holds_all,
-    )
+    scanner = FetchResponseScanner(version, correlation_id, decision.expected)
     is_unchanged = decision.request is request
     data = with_size(event.frame) if is_unchanged else (yield from encoding_steps(decision.request))
-    is_granted = decision.admit is not None and decision.holds_all
-    return outcomes.Forward(data, Pending(correlation_id, scanner), is_granted)
+    return outcomes.Forward(data, Pending(correlation_id, scanner), decision.is_granted)
 
 
 def with_size(frame: bytes) -> bytes:

@@ -12,6 +12,7 @@ from itertools import chain
 from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, encode_response_topics
 from weir.protocol.fetch_versions import fetch_version
+from weir.protocol.response_scanner import Expected
 from weir.protocol.steps import PER_STEP, Steps
 from weir.protocol.take_out import Passing
 from weir.quota.fetch import request_parts
@@ -185,16 +186,17 @@ def _forward(
         request, state.next_included = request_parts.limit_response(request, limit, state.next_included)
     fetch.max_bytes = request.max_bytes
     may_bring_more = grants or asks or partitions.is_asked_for_none
-    return Forward(
-        request,
+    expected = Expected(
         appended,
         appended_topics,
         walk=side.rules.walked_topics(partitions.ends, by_id=row.names_topics_by_id),
         head_patch=sessions.head_patch(leaves_out=drops_behind and sessions.in_session),
         most_partitions=partitions.count,
+        most_topics=partitions.count + len(request.topics),  # each partition may come in a topic entry of its own
         admit=Inclusion(state, fetch) if side.takes_out and may_bring_more else None,
         holds_all=bool(fetch.grants),
     )
+    return Forward(request, expected)
 
 
 class Inclusion:

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-
 from msgspec import Struct
 
 from weir.protocol.fetch_request import FetchRequest
-from weir.protocol.response_scanner import ResponseHead
-from weir.protocol.take_out import Admit
+from weir.protocol.response_scanner import Expected
 
 
 class Forward(Struct, frozen=True):
-    """Send `request` to the leader.
+    """Send `request` to the leader. Its answer is to be as `expected`, and is changed as that says.
 
-    - `appended` holds `appended_topics` encoded topics for the end of the response: the empty entries of what was left
-      out.
-    - `walk` names the topics in whose records whole batches are told from cut ones (UTF-8 names; from v13 on ids).
-    - `head_patch` turns the head of the leader's response into the follower's, where there are sessions.
-    - `most_partitions` is how many partitions a true answer may have (in a session: all that are in it). None is no
-      bound.
-    - `admit` says what passes of each partition's records in the answer; None lets all pass. `holds_all`: a small
-      answer is held whole, so that batches which are cut at the end do not pass.
+    - Appended are the empty entries of what was left out.
+    - Walked are the topics in whose records whole batches are told from cut ones (UTF-8 names; from v13 on ids).
+    - The head of the leader's response becomes the follower's, where there are sessions.
+    - A true answer may have so many partitions (in a session: all that are in it). None is no bound.
     """
 
     request: FetchRequest
-    appended: bytes = b""
-    appended_topics: int = 0
-    walk: Container[bytes] = ()
-    head_patch: Callable[[ResponseHead], ResponseHead] | None = None
-    most_partitions: int | None = None
-    admit: Admit | None = None
-    holds_all: bool = False
+    expected: Expected = Expected()
+
+    @property
+    def is_granted(self) -> bool:
+        """Whether, on the leader's side, bytes of a quota may come with the answer."""
+        return self.expected.admit is not None and self.expected.holds_all
 
 
 class Hold(Struct, frozen=True):

@@ -14,7 +14,7 @@ from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
 from weir.protocol.fetch_versions import fetch_version
 from weir.protocol.request_topics import RequestTopic
 from weir.protocol.response_body import RESPONSE_ENTRY
-from weir.protocol.response_scanner import ResponseHead, ScannedTopic
+from weir.protocol.response_scanner import Expected, ResponseHead, ScannedTopic
 from weir.protocol.steps import PER_STEP, Steps, StepWork
 from weir.protocol.take_out import Passing
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
@@ -82,7 +82,7 @@ class InSyncOnly:
         def admit(name: bytes, partition: int, size: int) -> Passing:
             return Passing.NOTHING if (name, partition) in asked_for else Passing.ALL
 
-        return Forward(fewer, encode_response_topics(version, left_out), len(left_out), admit=admit)
+        return Forward(fewer, Expected(encode_response_topics(version, left_out), len(left_out), admit=admit))
 
     def answer_begins(self) -> None:
         """Learn nothing from it."""

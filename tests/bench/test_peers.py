@@ -12,7 +12,7 @@ from weir.protocol.header import SIZE
 from weir.protocol.metadata import encode_api_versions_request
 from weir.protocol.records import RecordsSeen
 from weir.protocol.response_body import RESPONSE_ENTRY
-from weir.protocol.response_scanner import FetchResponseScanner
+from weir.protocol.response_scanner import Expected, FetchResponseScanner
 
 KEYS = keys_of(3, 2)
 
@@ -20,7 +20,7 @@ KEYS = keys_of(3, 2)
 def scanned(follower: Follower, leader: Leader, *, is_full: bool = False) -> FetchResponseScanner:
     """One fetch."""
     answer = leader.answer(follower.request(is_full=is_full)[SIZE.size :])
-    scanner = FetchResponseScanner(follower.version, follower.correlation_id, walk=follower.topics)
+    scanner = FetchResponseScanner(follower.version, follower.correlation_id, Expected(walk=follower.topics))
     scanner.receive(memoryview(answer))
     assert scanner.done
     follower.take(scanner.topics, scanner.head)

@@ -102,18 +102,18 @@ class Hop:
         if not isinstance(decision, Forward):
             return scan(request.header.api_version, decision.frame)
         is_full = request.session_epoch in (0, -1)
-        assert is_full or not decision.appended, "an incremental answer makes nothing up"
+        assert is_full or not decision.expected.appended, "an incremental answer makes nothing up"
         head, answered = self.upstream.respond(decision.request)
         topics = take_out(answered, decision)
         self.link.settle(topics, head)
-        patched = head if decision.head_patch is None else decision.head_patch(head)
+        patched = head if decision.expected.head_patch is None else decision.expected.head_patch(head)
         return patched, passed(topics) + appended_topics(decision)
 
 
 def appended_topics(decision: Forward) -> list[ScannedTopic]:
     """The topics that a sidecar made up, as the follower sees them."""
     version = decision.request.header.api_version
-    return scan_appended(version, decision.appended, decision.appended_topics) if decision.appended else []
+    return scan_appended(version, *decision.expected[:2]) if decision.expected.appended else []
 
 
 @dataclass

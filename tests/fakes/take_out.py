@@ -13,16 +13,17 @@ from weir.quota.fetch.decisions import Forward
 
 def take_out(topics: Sequence[ScannedTopic], decision: Forward) -> list[ScannedTopic]:
     """What a scanner sees of an answer. What its `size` says goes on to the follower."""
-    if decision.admit is None:
+    admit = decision.expected.admit
+    if admit is None:
         return list(topics)
     size = sum(seen.size for topic in topics for seen in topic.records)
-    holds_all = decision.holds_all and size <= MOST_HELD
+    holds_all = decision.expected.holds_all and size <= MOST_HELD
     is_first = True
     result = []
     for topic in topics:
         records = []
         for seen in topic.records:
-            passing = decision.admit(topic.name, seen.partition, seen.size) if is_first or holds_all else Passing.ALL
+            passing = admit(topic.name, seen.partition, seen.size) if is_first or holds_all else Passing.ALL
             is_first = False
             if passing is Passing.NOTHING:
                 batch = seen.largest or seen.next_batch_size or seen.size

@@ -27,7 +27,7 @@ from bench.peers import keys_of
 from bench.processes import free_port
 from weir.protocol.fetch_request import decode_fetch_request
 from weir.protocol.header import FETCH
-from weir.protocol.response_scanner import FetchResponseScanner
+from weir.protocol.response_scanner import Expected, FetchResponseScanner
 
 pytestmark = pytest.mark.long
 
@@ -158,7 +158,7 @@ class Run:
                     is_anew = "begins anew" in happenings and answers % 5 == 0
                     await loop.sock_sendall(connection, follower.request(is_full=is_anew))
                     asked.append(follower.correlation_id)
-                scanner = FetchResponseScanner(self.drawn.version, asked.pop(0), walk=follower.topics)
+                scanner = FetchResponseScanner(self.drawn.version, asked.pop(0), Expected(walk=follower.topics))
                 while not scanner.done:
                     await self.reads.wait()
                     data = rest or await loop.sock_recv(connection, 2**16)

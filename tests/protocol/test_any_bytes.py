@@ -22,7 +22,7 @@ from weir.protocol.fetch_request import (
 from weir.protocol.header import FETCH
 from weir.protocol.metadata import decode_api_versions, decode_cluster
 from weir.protocol.request_stream import RequestStream
-from weir.protocol.response_scanner import Buffer, FetchResponseScanner
+from weir.protocol.response_scanner import Buffer, Expected, FetchResponseScanner
 from weir.protocol.response_stream import Pending, ResponseStream
 from weir.protocol.steps import at_once
 
@@ -84,9 +84,10 @@ def check(request: FetchRequest) -> None:
 
 def read_response(version: int, data: bytes, cuts: list[int], most: int | None) -> None:
     """Scan a response, alone and among others."""
-    scanner = FetchResponseScanner(version, 7, b"appended", 1, {b"abc"}, most_partitions=most, most_topics=most)
+    expected = Expected(b"appended", 1, {b"abc"}, most_partitions=most, most_topics=most)
+    scanner = FetchResponseScanner(version, 7, expected)
     stream = ResponseStream()
-    stream.expect(Pending(7, FetchResponseScanner(version, 7, most_partitions=most, most_topics=most)))
+    stream.expect(Pending(7, FetchResponseScanner(version, 7, Expected(most_partitions=most, most_topics=most))))
     out: list[Buffer] = []
     try:
         for chunk in pieces(data, cuts):

@@ -24,7 +24,7 @@ from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, e
 from weir.protocol.header import RequestHeader
 from weir.protocol.request_topics import RequestTopic
 from weir.protocol.response_body import RESPONSE_ENTRY
-from weir.protocol.response_scanner import FetchResponseScanner
+from weir.protocol.response_scanner import Expected, FetchResponseScanner
 
 AIOKAFKA: tuple[Any, ...] = (FetchRequest_v0, FetchRequest_v1, FetchRequest_v2, FetchRequest_v3)
 LINES = [
@@ -91,7 +91,7 @@ def test_response_of_aiokafka_is_read_by_it_with_the_appended_topics(
     fixed = (throttle_time_ms,) if version >= 1 else ()
     received = frame(correlation_id.to_bytes(4, "big", signed=True) + response_type(*fixed, topics).encode())
     scanner = FetchResponseScanner(
-        version, correlation_id, encode_response_topics(version, made_up(appended)), len(appended), ()
+        version, correlation_id, Expected(encode_response_topics(version, made_up(appended)), len(appended), ())
     )
     sent = feed(scanner, pieces(received, cuts))
     assert scanner.done
@@ -152,7 +152,7 @@ def test_response_of_kafka_is_scanned_as_kafka_reads_it(line: dict[str, Any]) ->
     """Batches of magic 0, 1 and 2, plain and compressed, whole and cut."""
     received, fields = frame(bytes.fromhex(line["hex"])), line["fields"]
     names = {topic["topic"].encode() for topic in fields["responses"]}
-    scanner = FetchResponseScanner(line["version"], line["correlation_id"], walk=names)
+    scanner = FetchResponseScanner(line["version"], line["correlation_id"], Expected(walk=names))
     assert feed(scanner, pieces(received, range(0, len(received), 61))) == received
     assert scanner.done
     assert scanner.head.throttle_time_ms == fields.get("throttleTimeMs", 0)

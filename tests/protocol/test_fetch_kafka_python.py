@@ -16,7 +16,7 @@ from weir.protocol.fetch_request import ForgottenTopic, decode_fetch_request, en
 from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, encode_response_topics, made_up_entries
 from weir.protocol.fetch_versions import fetch_version
 from weir.protocol.response_body import RESPONSE_ENTRY
-from weir.protocol.response_scanner import FetchResponseScanner, ResponseHead
+from weir.protocol.response_scanner import Expected, FetchResponseScanner, ResponseHead
 from weir.protocol.steps import at_once
 
 pytestmark = pytest.mark.long
@@ -191,7 +191,7 @@ def test_response_of_kafka_python_is_read_by_it_with_the_appended_topics(
     )
     received = response_frame(correlation_id, (NO_TAGS if version >= 12 else b"") + theirs.encode(version=version))
     scanner = FetchResponseScanner(
-        version, correlation_id, encode_response_topics(version, made_up(version, appended)), len(appended)
+        version, correlation_id, Expected(encode_response_topics(version, made_up(version, appended)), len(appended))
     )
     sent = feed(scanner, pieces(received, cuts))
     assert scanner.done

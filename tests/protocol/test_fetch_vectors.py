@@ -13,7 +13,7 @@ from weir.protocol.fetch_request import decode_fetch_request, encode_fetch_reque
 from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.header import RequestHeader
 from weir.protocol.response_body import RESPONSE_ENTRY
-from weir.protocol.response_scanner import FetchResponseScanner, ResponseHead
+from weir.protocol.response_scanner import Expected, FetchResponseScanner, ResponseHead
 
 LINES = [
     json.loads(line)
@@ -70,7 +70,7 @@ def test_request_of_kafka_decodes_and_encodes_to_its_bytes(line: dict[str, Any])
 def test_response_of_kafka_is_scanned_as_kafka_reads_it(line: dict[str, Any]) -> None:
     received, fields = frame(bytes.fromhex(line["hex"])), line["fields"]
     names = {name_of(topic) for topic in fields["responses"]}
-    scanner = FetchResponseScanner(line["version"], line["correlation_id"], walk=names)
+    scanner = FetchResponseScanner(line["version"], line["correlation_id"], Expected(walk=names))
     assert feed(scanner, pieces(received, range(0, len(received), 61))) == received
     assert scanner.done
     assert scanner.head == ResponseHead(

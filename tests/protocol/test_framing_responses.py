@@ -19,7 +19,7 @@ from weir.protocol.errors import (
 )
 from weir.protocol.fetch_response import ResponseTopic, encode_response_topics, made_up_entries
 from weir.protocol.record_counts import RecordCounts
-from weir.protocol.response_scanner import Buffer, FetchResponseScanner
+from weir.protocol.response_scanner import Buffer, Expected, FetchResponseScanner
 from weir.protocol.response_stream import Pending, ResponseStream
 
 
@@ -121,7 +121,7 @@ def test_the_largest_size_streams() -> None:
 def test_a_scanned_response_is_patched_and_completed() -> None:
     received = fetch_response(2)
     appended = b"\x00\x05extra" + struct.pack(">i", 0)
-    scanner = FetchResponseScanner(3, 2, appended, 1)
+    scanner = FetchResponseScanner(3, 2, Expected(appended, 1))
     stream = waiting(Pending(1), Pending(2, scanner), Pending(3))
     out = sent(stream, response(1) + received + response(3, b"x"))
     size, correlation_id, throttle_time_ms, topics = struct.unpack_from(">iiii", out, len(response(1)))
@@ -274,7 +274,7 @@ def passed(stream: ResponseStream, *chunks: bytes) -> bytes:
 @pytest.mark.parametrize("version", [3, 12])
 def test_a_scanned_response_passes_at_once_in_the_middle_of_records(version: int, is_walked: bool) -> None:
     topics = with_ids(version, [(b"t", [Partition(0, 0, 9, batch(40_000) + batch(60_000))])])
-    scanner = FetchResponseScanner(version, 1, walk={b"t"} if is_walked else ())
+    scanner = FetchResponseScanner(version, 1, Expected(walk={b"t"} if is_walked else ()))
     stream = waiting(Pending(1, scanner))
     data = memoryview(fetch_data.response(version, 1, topics))
     sent(stream, bytes(data[:200]))
@@ -305,7 +305,7 @@ def test_scanned_responses_of_which_parts_pass_at_once_are_seen_and_sent_as_othe
         walk = {name for name, _ in topics} if is_walked else set[bytes]()
         appended = encode_response_topics(version, [ResponseTopic(b"i" * 16, made_up_entries(version, [(4, 5)]))])
         for stream in (at_once, step_by_step):
-            scanner = FetchResponseScanner(version, correlation_id, appended * is_grown, int(is_grown), walk)
+            scanner = FetchResponseScanner(version, correlation_id, Expected(appended * is_grown, int(is_grown), walk))
             stream.expect(Pending(correlation_id, scanner))
         expected.append(scanned(topics, walk, version))
         received += fetch_data.response(version, correlation_id, topics)

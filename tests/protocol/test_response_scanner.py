@@ -26,7 +26,7 @@ from tests.protocol.wire import tag_buffer
 from weir.protocol.errors import CorrelationMismatch, UnsupportedVersion
 from weir.protocol.fetch_response import ResponseTopic, encode_response_topics, made_up_entries
 from weir.protocol.response_body import RESPONSE_ENTRY
-from weir.protocol.response_scanner import FetchResponseScanner, RecordsSeen, ScannedTopic
+from weir.protocol.response_scanner import Expected, FetchResponseScanner, RecordsSeen, ScannedTopic
 
 MADE_UP: Topics = [
     (b"held", [Partition(0, 0, 258, b""), Partition(1, 0, 7, b"")]),
@@ -79,7 +79,7 @@ def test_response_literal_bytes_grow_by_the_appended_topics(version: int) -> Non
     """The frame's size and the topics count are patched, 4 bytes further on in v1 and above."""
     frame = RESPONSE_V1 if version >= 1 else RESPONSE_V0
     head = bytes.fromhex("00000086 00000007 00000064 00000003" if version >= 1 else "00000082 00000007 00000003")
-    scanner = FetchResponseScanner(version, 7, APPENDED, len(MADE_UP))
+    scanner = FetchResponseScanner(version, 7, Expected(APPENDED, len(MADE_UP)))
     assert len(APPENDED) == 0x86 - 0x3A == 0x82 - 0x36
     assert feed(scanner, [frame]) == head + frame[len(head) :] + APPENDED
     assert scanner.frame_size == len(frame) - 4
@@ -89,7 +89,7 @@ def test_response_literal_bytes_grow_by_the_appended_topics(version: int) -> Non
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("appended", [[], MADE_UP], ids=["as it came", "appended"])
 def test_response_without_topics_is_done_with_its_head(version: int, appended: Topics) -> None:
-    scanner = FetchResponseScanner(version, 7, encoded(version, appended), len(appended))
+    scanner = FetchResponseScanner(version, 7, Expected(encoded(version, appended), len(appended)))
     sent = feed(scanner, [response(version, 7, [])])
     assert scanner.done
     assert scanner.topics == []
@@ -101,7 +101,7 @@ def test_response_that_is_empty_for_a_throttled_client_stays_empty(version: int)
     """KIP-219: a full fetch may be answered so; with some of its partitions alone a follower refuses the answer."""
     empty = response(version, 7, [], throttle_time_ms=1)
     for chunks in ([empty], single_bytes(empty)):
-        scanner = FetchResponseScanner(version, 7, encoded(version, MADE_UP), len(MADE_UP))
+        scanner = FetchResponseScanner(version, 7, Expected(encoded(version, MADE_UP), len(MADE_UP)))
         sent = feed(scanner, chunks)
         assert scanner.done
         assert sent == (empty if version >= 1 else grown(version, [], MADE_UP))  # v0 has no throttle_time_ms
@@ -126,7 +126,7 @@ def test_response_whole_in_one_view_passes_as_that_view() -> None:
 
 def test_response_appended_to_passes_as_a_slice_but_for_head_and_tail() -> None:
     frame = response(3, 7, TOPICS)
-    buffers, _ = FetchResponseScanner(3, 7, APPENDED, len(MADE_UP)).receive(memoryview(frame))
+    buffers, _ = FetchResponseScanner(3, 7, Expected(APPENDED, len(MADE_UP))).receive(memoryview(frame))
     assert [type(buffer) for buffer in buffers] == [bytes, memoryview, bytes]
     assert buffers[1] == frame[16:]
     assert buffers[2] is APPENDED
@@ -134,7 +134,7 @@ def test_response_appended_to_passes_as_a_slice_but_for_head_and_tail() -> None:
 
 def test_response_followed_by_another_takes_only_its_own_bytes() -> None:
     frame = response(3, 7, TOPICS)
-    scanner = FetchResponseScanner(3, 7, APPENDED, len(MADE_UP))
+    scanner = FetchResponseScanner(3, 7, Expected(APPENDED, len(MADE_UP)))
     buffers, used = scanner.receive(memoryview(frame + b"the next response"))
     assert used == len(frame)
     assert b"".join(buffers) == grown(3, TOPICS, MADE_UP)
@@ -145,7 +145,7 @@ def test_response_followed_by_another_takes_only_its_own_bytes() -> None:
 @pytest.mark.parametrize("at", range(4, 16))
 def test_response_head_is_held_back_until_it_can_be_patched(at: int) -> None:
     frame = response(3, 7, TOPICS)
-    scanner = FetchResponseScanner(3, 7, APPENDED, len(MADE_UP))
+    scanner = FetchResponseScanner(3, 7, Expected(APPENDED, len(MADE_UP)))
     assert scanner.receive(memoryview(frame[:at])) == ([], at)
     buffers, used = scanner.receive(memoryview(frame[at:]))
     assert used == len(frame) - at
@@ -178,7 +178,7 @@ def test_scanner_of_another_version_is_unsupported() -> None:
 
 
 def test_records_are_walked_only_in_topics_asked_for() -> None:
-    scanner = FetchResponseScanner(3, 7, walk={b"orders"})
+    scanner = FetchResponseScanner(3, 7, Expected(walk={b"orders"}))
     feed(scanner, [response(3, 7, TOPICS)])
     assert scanner.topics == scanned(TOPICS, {b"orders"})
     assert scanner.topics[0].records == [
@@ -191,7 +191,7 @@ def test_records_are_walked_only_in_topics_asked_for() -> None:
 def test_records_cut_tail_is_told_from_whole_batches(magic: int) -> None:
     """What a follower throws away, and the size that the next cap has to reach."""
     records = batch(100, magic=magic) + batch(300, magic=magic) + batch(500, magic=magic)[:40]
-    scanner = FetchResponseScanner(3, 7, walk={b"t"})
+    scanner = FetchResponseScanner(3, 7, Expected(walk={b"t"}))
     feed(scanner, [response(3, 7, [(b"t", [Partition(1, 0, 9, records)])])])
     assert scanner.topics[0].records == [
         RecordsSeen(1, 440, complete_bytes=400, batches=2, cut_bytes=40, smallest=100, largest=300, next_batch_size=500)
@@ -211,7 +211,7 @@ def test_topic_of_2000_partitions_is_seen_whole_wherever_its_records_are(
     topics = with_ids(version, unnamed)
     walk = {topics[1][0]}
     frame = response(version, 7, topics)
-    scanner = FetchResponseScanner(version, 7, walk=walk)
+    scanner = FetchResponseScanner(version, 7, Expected(walk=walk))
     sent = feed(scanner, [frame[at : at + chunk] for at in range(0, len(frame), chunk)])
     assert sent == frame
     assert scanner.topics == scanned(topics, walk, version)
@@ -273,7 +273,7 @@ def test_response_in_any_chunks_gives_the_same_output_and_topics(
     walk = {name for name, _ in topics} if walked else set[bytes]()
     expected = grown(version, topics, appended, throttle_time_ms=throttle_time_ms, tags=tags)
     for chunks in ([frame], single_bytes(frame), pieces(frame, cuts)):
-        scanner = FetchResponseScanner(version, 7, encoded(version, appended), len(appended), walk)
+        scanner = FetchResponseScanner(version, 7, Expected(encoded(version, appended), len(appended), walk))
         assert feed(scanner, chunks) == expected
         assert scanner.done
         assert scanner.topics == scanned(topics, walk, version)

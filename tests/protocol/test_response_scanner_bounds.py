@@ -16,7 +16,7 @@ from tests.protocol.fetch_data import (
     with_ids,
 )
 from weir.protocol.errors import MalformedFrame
-from weir.protocol.response_scanner import FetchResponseScanner
+from weir.protocol.response_scanner import Expected, FetchResponseScanner
 
 TOPICS: Topics = [
     (b"orders", [Partition(0, 0, 7, batch(40)), Partition(1, 0, 7, b""), Partition(2, 0, 7, batch(30))]),
@@ -31,7 +31,7 @@ def error_of(frame: bytes, version: int, most_partitions: int, most_topics: int)
     """What is raised, the same whether the response comes whole or byte by byte."""
     errors = []
     for chunks in ([frame], single_bytes(frame)):
-        scanner = FetchResponseScanner(version, 7, most_partitions=most_partitions, most_topics=most_topics)
+        scanner = FetchResponseScanner(version, 7, Expected(most_partitions=most_partitions, most_topics=most_topics))
         with pytest.raises(MalformedFrame) as error:
             feed(scanner, chunks)
         errors.append(error.value)
@@ -44,7 +44,7 @@ def test_response_with_as_much_as_was_asked_for_passes(version: int) -> None:
     topics = with_ids(version, TOPICS)
     frame = response(version, 7, topics)
     for chunks in ([frame], single_bytes(frame), [frame[:60], frame[60:]]):
-        scanner = FetchResponseScanner(version, 7, most_partitions=PARTITIONS, most_topics=len(TOPICS))
+        scanner = FetchResponseScanner(version, 7, Expected(most_partitions=PARTITIONS, most_topics=len(TOPICS)))
         assert feed(scanner, chunks) == frame
         assert scanner.topics == scanned(topics, (), version)
 
@@ -74,7 +74,7 @@ def test_response_with_a_name_longer_than_any_is_malformed(version: int) -> None
     for length in (255, 256, 32_767):
         frame = response(version, 7, [(b"n" * length, [Partition(0, 0, 7, b"")])])
         if length == 255:
-            feed(FetchResponseScanner(version, 7, most_partitions=1, most_topics=1), [frame])
+            feed(FetchResponseScanner(version, 7, Expected(most_partitions=1, most_topics=1)), [frame])
         else:
             assert f"{length} bytes" in error_of(frame, version, 1, 1).reason
 
@@ -85,7 +85,7 @@ def test_response_of_much_that_was_not_asked_for_takes_no_memory(version: int, s
     idle = [Partition(0, 0, 7, b"")]
     made: Topics = [(b"t", idle)] * 2_000 if shape == "topics" else [(b"t", idle), (b"u", idle * 2_000)]
     frame = memoryview(response(version, 7, with_ids(version, made)))
-    scanner = FetchResponseScanner(version, 7, most_partitions=10, most_topics=11)
+    scanner = FetchResponseScanner(version, 7, Expected(most_partitions=10, most_topics=11))
     tracemalloc.start()
     try:
         with pytest.raises(MalformedFrame):

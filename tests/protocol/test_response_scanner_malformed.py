@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.protocol import fetch_data
 from tests.protocol.fetch_data import VERSIONS, Partition, Topics, batch, pieces, response, single_bytes, with_ids
 from weir.protocol.errors import FrameTooLarge, InvalidFrameSize, MalformedFrame, ProtocolError
-from weir.protocol.response_scanner import FetchResponseScanner, ScannedTopic
+from weir.protocol.response_scanner import Expected, FetchResponseScanner, ScannedTopic
 
 TOPICS: Topics = [
     (b"abc", [Partition(0, 0, 7, batch(40)), Partition(1, 0, 7, b""), Partition(2, 0, 7, batch(30))]),
@@ -30,7 +30,7 @@ def outcome(
     version: int, chunks: list[bytes], appended: bytes = b""
 ) -> tuple[bool, list[ScannedTopic], int] | tuple[type[ProtocolError], str]:
     """What scanning the chunks came to: the result, or the error."""
-    scanner = FetchResponseScanner(version, 7, appended, 1 if appended else 0, {b"abc"})
+    scanner = FetchResponseScanner(version, 7, Expected(appended, 1 if appended else 0, {b"abc"}))
     taken = 0
     try:
         for chunk in chunks:
@@ -48,7 +48,7 @@ def with_size(frame: bytes, size: int) -> bytes:
 
 def error_of(frame: bytes, version: int = 3) -> MalformedFrame:
     with pytest.raises(MalformedFrame) as whole:
-        FetchResponseScanner(version, 7, walk={b"abc"}).receive(memoryview(frame))
+        FetchResponseScanner(version, 7, Expected(walk={b"abc"})).receive(memoryview(frame))
     assert outcome(version, single_bytes(frame)) == (MalformedFrame, str(whole.value))
     return whole.value
 
@@ -143,7 +143,7 @@ def test_response_records_that_leave_no_room_for_the_partitions_behind_are_malfo
 def test_response_that_would_outgrow_a_frame_is_too_large() -> None:
     frame = with_size(response(3, 7, TOPICS), 2**31 - 2)
     with pytest.raises(FrameTooLarge) as error:
-        FetchResponseScanner(3, 7, bytes(24), 1).receive(memoryview(frame))
+        FetchResponseScanner(3, 7, Expected(bytes(24), 1)).receive(memoryview(frame))
     assert (error.value.size, error.value.limit) == (2**31 + 22, 2**31 - 1)
 
 

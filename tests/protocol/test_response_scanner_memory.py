@@ -10,7 +10,7 @@ import pytest
 from tests.protocol.fetch_data import batch
 from weir.protocol.fetch_response import ResponseTopic, encode_response_topics
 from weir.protocol.response_body import RESPONSE_ENTRY
-from weir.protocol.response_scanner import FetchResponseScanner
+from weir.protocol.response_scanner import Expected, FetchResponseScanner
 
 BUFFER = 64 * 1024
 APPENDED = encode_response_topics(3, [ResponseTopic(b"held", RESPONSE_ENTRY.pack(0, 0, 258, 0))])
@@ -45,7 +45,7 @@ def test_scanner_of_a_64_mb_response_in_a_64_kb_buffer_keeps_none_of_it(
 ) -> None:
     """Nothing is left that points into the buffer; what is allocated are a partition's header and its RecordsSeen."""
     buffer = bytearray(BUFFER)
-    scanner = FetchResponseScanner(3, 7, APPENDED, 1, walk)
+    scanner = FetchResponseScanner(3, 7, Expected(APPENDED, 1, walk))
     sent = filled = 0
 
     def receive() -> int:

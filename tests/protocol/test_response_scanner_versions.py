@@ -21,7 +21,7 @@ from tests.protocol.fetch_data import (
 from tests.protocol.wire import frame, tag_buffer, varint
 from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch_response import ResponseTopic, encode_response_topics, made_up_entries
-from weir.protocol.response_scanner import FetchResponseScanner, ResponseHead
+from weir.protocol.response_scanner import Expected, FetchResponseScanner, ResponseHead
 
 FLEXIBLE = tuple(version for version in VERSIONS if version >= 12)
 WITH_SESSIONS = tuple(version for version in VERSIONS if version >= 7)
@@ -45,7 +45,7 @@ def test_compact_count_of_topics_may_grow_by_a_byte(count: int, version: int) ->
     """127 takes one byte, 128 two; 16,383 two and 16,384 three. The count that is written is one more."""
     topics = [(b"%05d" % topic, [Partition(0, 0, 7, b"")]) for topic in range(count)]
     received = response(version, 7, with_ids(version, topics))
-    scanner = FetchResponseScanner(version, 7, appended(version), 1)
+    scanner = FetchResponseScanner(version, 7, Expected(appended(version), 1))
     assert feed(scanner, [received]) == response(version, 7, with_ids(version, [*topics, *LEFT_OUT]))
     assert scanner.done
 
@@ -61,7 +61,7 @@ def test_head_is_given_out_and_replaced_once(version: int) -> None:
             heads.append(head)
             return ResponseHead(6, 0, 40)
 
-        scanner = FetchResponseScanner(version, 7, appended(version), 1, head_patch=patch)
+        scanner = FetchResponseScanner(version, 7, Expected(appended(version), 1, head_patch=patch))
         expected = [*topics, *with_ids(version, LEFT_OUT)]  # the error is gone, so there is room for them
         assert feed(scanner, chunks) == response(version, 7, expected, throttle_time_ms=6, session_id=40)
         assert heads == [scanner.head] == [ResponseHead(5, 71, 30)]
@@ -72,16 +72,16 @@ def test_head_is_given_out_and_replaced_once(version: int) -> None:
 def test_nothing_is_appended_to_an_error(version: int) -> None:
     topics = with_ids(version, TOPICS)
     received = response(version, 7, topics, error_code=70)
-    assert feed(FetchResponseScanner(version, 7, appended(version), 1), [received]) == received
+    assert feed(FetchResponseScanner(version, 7, Expected(appended(version), 1)), [received]) == received
     scanner = FetchResponseScanner(
-        version, 7, appended(version), 1, head_patch=lambda head: head._replace(error_code=71)
+        version, 7, Expected(appended(version), 1, head_patch=lambda head: head._replace(error_code=71))
     )
     assert feed(scanner, [response(version, 7, topics)]) == response(version, 7, topics, error_code=71)
 
 
 @pytest.mark.parametrize("version", range(7))
 def test_head_is_replaced_as_far_as_the_version_has_its_fields(version: int) -> None:
-    scanner = FetchResponseScanner(version, 7, head_patch=lambda head: ResponseHead(6, 0, 40))
+    scanner = FetchResponseScanner(version, 7, Expected(head_patch=lambda head: ResponseHead(6, 0, 40)))
     sent = feed(scanner, [response(version, 7, TOPICS, throttle_time_ms=5)])
     assert sent == response(version, 7, TOPICS, throttle_time_ms=6)
     assert scanner.head == ResponseHead(5 if version >= 1 else 0)
@@ -94,7 +94,7 @@ def test_header_tags_pass_and_too_many_are_malformed(version: int) -> None:
     few, many = tag_buffer(UNKNOWN_TAG), tag_buffer((5, b"x" * 5000))
     received = frame(whole[4:8] + few + whole[9:])
     for chunks in ([received], single_bytes(received)):
-        scanner = FetchResponseScanner(version, 7, appended(version), 1)
+        scanner = FetchResponseScanner(version, 7, Expected(appended(version), 1))
         assert feed(scanner, chunks) == frame(larger[4:8] + few + larger[9:])
     with pytest.raises(MalformedFrame):
         FetchResponseScanner(version, 7).receive(memoryview(frame(whole[4:8] + many + whole[9:])))
@@ -112,7 +112,7 @@ def test_header_tags_pass_and_too_many_are_malformed(version: int) -> None:
 def test_nothing_is_kept_of_what_is_large(version: int, partition: Partition) -> None:
     received = response(version, 7, [(b"t", [partition])])
     buffer = bytearray(BUFFER)
-    scanner = FetchResponseScanner(version, 7, appended(version), 1)
+    scanner = FetchResponseScanner(version, 7, Expected(appended(version), 1))
     tracemalloc.start()
     try:
         for at in range(0, len(received), BUFFER):

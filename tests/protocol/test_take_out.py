@@ -12,7 +12,7 @@ from tests.protocol import fetch_data
 from tests.protocol.fetch_data import VERSIONS, Partition, Topics, batch, feed, pieces, response, single_bytes, with_ids
 from tests.protocol.test_response_scanner import MADE_UP, encoded, grown
 from weir.protocol import take_out
-from weir.protocol.response_scanner import FetchResponseScanner, RecordsSeen
+from weir.protocol.response_scanner import Expected, FetchResponseScanner, RecordsSeen
 from weir.protocol.take_out import Admit, Passing
 
 ORDERS: Topics = [
@@ -92,11 +92,9 @@ def test_what_goes_out_is_what_a_broker_without_the_records_would_have_sent(
         scanner = FetchResponseScanner(
             version,
             7,
-            encoded(version, appended),
-            len(appended),
-            walk,
-            admit=Verdicts(topics, verdicts),
-            holds_all=holds_all,
+            Expected(
+                encoded(version, appended), len(appended), walk, admit=Verdicts(topics, verdicts), holds_all=holds_all
+            ),
         )
         assert feed(scanner, chunks) == expected
         assert scanner.done
@@ -117,7 +115,7 @@ def whole(topic: bytes, partition: int, size: int) -> Passing:
 
 
 def scanner_of(version: int, admit: Admit, *, holds_all: bool) -> FetchResponseScanner:
-    return FetchResponseScanner(version, 7, admit=admit, holds_all=holds_all)
+    return FetchResponseScanner(version, 7, Expected(admit=admit, holds_all=holds_all))
 
 
 @pytest.mark.parametrize("version", [3, 7, 12, 18])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.fakes.relaying import Scripted, ScriptedThrottle
 from tests.protocol.wire import fetch, fetch_response, request, response
 from weir.protocol.request_stream import RequestStream
+from weir.protocol.response_scanner import Expected
 from weir.protocol.steps import Steps, at_once
 from weir.proxy.log import EventLog
 from weir.proxy.relay.connection import MOST_FETCHES, Connection, Phase
@@ -288,7 +289,7 @@ def test_a_fetch_that_is_held_for_nobody_closes_the_link() -> None:
 
 def test_quota_may_come_only_with_an_answer_that_nothing_is_before() -> None:
     def grant(asked: object) -> Forward:
-        return Forward(asked, admit=lambda *_: 0, holds_all=True)  # type: ignore[arg-type]
+        return Forward(asked, Expected(admit=lambda *_: 0, holds_all=True))  # type: ignore[arg-type]
 
     talk = Talk(grant, grant)
     assert talk.core.asked is None

@@ -16,6 +16,7 @@ from weir.protocol.fetch_request import FetchRequest, decode_fetch_request
 from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, encode_response_topics, made_up_entries
 from weir.protocol.header import RequestHeader
 from weir.protocol.request_events import ReplicaFetch
+from weir.protocol.response_scanner import Expected
 from weir.protocol.response_stream import Pending
 from weir.protocol.steps import at_once
 from weir.protocol.take_out import Passing
@@ -44,7 +45,7 @@ async def test_a_fetch_is_forwarded_as_decided_and_its_response_grows(version: i
     left_out = encode_response_topics(version, [ResponseTopic(b"left", made_up_entries(version, [(4, 99)]))])
     async with relaying() as relay:
         relay.throttle.decisions.append(
-            lambda asked: Forward(asked.with_(topics=asked.topics[:1]), left_out, 1),
+            lambda asked: Forward(asked.with_(topics=asked.topics[:1]), Expected(left_out, 1)),
         )
         client, broker = await relay.connect()
         asked = ((b"kept", ((0, 7, 10),)), (b"left", ((4, 8, 10),)))
@@ -464,7 +465,7 @@ async def test_a_held_fetch_is_decided_about_when_the_answer_before_it_has_gone(
     asked = fetch(1, 5, topics=((b"t", ((0, 7, 10),)),))
     answer = fetch_response(1, topics=((b"t", ((0, 9, bytes(400_000)),)),))
     async with relaying() as relay:
-        granted = partial(Forward, admit=lambda *_: Passing.ALL, holds_all=True)
+        granted = partial(Forward, expected=Expected(admit=lambda *_: Passing.ALL, holds_all=True))
         relay.throttle.decisions += [granted, Hold(FAR), Forward]
         client, broker = await relay.connect(asked)
         client.connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**15)

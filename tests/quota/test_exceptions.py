@@ -123,11 +123,11 @@ class Proxied:
         assert isinstance(scanner, FetchResponseScanner)
         head, topics = self.upstream.respond(decode_fetch_request(outcome.data[4:]))
         scanner.head, scanner.topics = head, topics
-        made_up = appended_topics(Forward(request, scanner.appended, scanner.appended_topics))
+        made_up = appended_topics(Forward(request, scanner.expected))
         settling = self.fetches.settle([scanner])
         assert settling is not None
         at_once(settling)
-        return head if scanner.head_patch is None else scanner.head_patch(head), topics + made_up
+        return head if scanner.expected.head_patch is None else scanner.expected.head_patch(head), topics + made_up
 
 
 @dataclass

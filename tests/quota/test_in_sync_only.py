@@ -123,5 +123,5 @@ def test_the_metadata_log_passes_whatever_is_known_of_it() -> None:
     decision = at_once(made.hop.link.plan_steps(log))
     assert isinstance(decision, Forward)
     assert decision.request.topics == log.topics
-    assert decision.admit is not None
-    assert decision.admit(CLUSTER_METADATA_ID, 0, 100) is Passing.ALL
+    assert decision.expected.admit is not None
+    assert decision.expected.admit(CLUSTER_METADATA_ID, 0, 100) is Passing.ALL

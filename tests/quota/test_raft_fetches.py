@@ -38,7 +38,7 @@ def test_a_fetch_of_the_metadata_log_asks_for_0_bytes_and_has_records(version: i
         )
         decision = Throttle("leader", 1, MovedClock()).link(2).plan(request)
         assert isinstance(decision, Forward)
-        assert {Passing.ALL if decision.admit is None else decision.admit(name, 0, 1_000)} == passing
+        assert {Passing.ALL if decision.expected.admit is None else decision.expected.admit(name, 0, 1_000)} == passing
 
 
 @pytest.mark.parametrize("version", METADATA_TOPICS)

@@ -84,13 +84,13 @@ def test_unknown_high_watermark_is_asked_for_and_never_left_out() -> None:
     decision = forward(talk.link, talk.follower.request())
     assert asked(decision.request) == [(b"t", 0, 0), (b"t", 1, 0)]
     assert decision.request.max_wait_ms == 0
-    assert decision.appended == b""
+    assert decision.expected.appended == b""
 
 
 def test_made_up_entries_carry_the_high_watermark_sent_last() -> None:
     talk = conversation(0, behind=1, in_sync=1)
     decision = forward(talk.link, talk.follower.request())
-    assert (decision.appended, decision.appended_topics) == (made_up(3, 50), 1)
+    assert (decision.expected.appended, decision.expected.appended_topics) == (made_up(3, 50), 1)
 
 
 def test_error_with_high_watermark_minus_one_is_not_made_up_later() -> None:
@@ -101,7 +101,7 @@ def test_error_with_high_watermark_minus_one_is_not_made_up_later() -> None:
     headers = talk.leader.answer(talk.follower.request())
     talk.link.settle(headers)
     decision = forward(talk.link, talk.follower.request())
-    assert decision.appended == made_up(3, 50)
+    assert decision.expected.appended == made_up(3, 50)
 
 
 def test_fetch_offset_that_went_back_forgets_the_high_watermark() -> None:
@@ -110,19 +110,19 @@ def test_fetch_offset_that_went_back_forgets_the_high_watermark() -> None:
     decision = forward(talk.link, talk.follower.request())
     assert (b"t", 0, 0) in asked(decision.request)
     assert decision.request.max_wait_ms == 0
-    assert decision.appended == b""
+    assert decision.expected.appended == b""
 
 
 def test_partition_absent_from_a_request_is_still_known_to_be_behind_when_it_returns() -> None:
     talk = conversation(0, behind=1, in_sync=1)
     offset = talk.follower.offsets.pop((b"t", 0))
     decision = forward(talk.link, talk.follower.request())
-    assert decision.appended == b""
+    assert decision.expected.appended == b""
     talk.link.settle(talk.leader.answer(decision.request))
     talk.follower.offsets[b"t", 0] = offset
     decision = forward(talk.link, talk.follower.request())
     assert (b"t", 0) not in {entry[:2] for entry in asked(decision.request)}
-    assert decision.appended_topics == 1
+    assert decision.expected.appended_topics == 1
 
 
 def test_granted_partition_is_behind_the_unthrottled_ones_and_others_ride_along_with_no_bytes() -> None:
@@ -190,11 +190,11 @@ def test_max_wait_is_shortened_to_the_next_grant_but_not_below_50_ms() -> None:
     talk.link.settle(())
     decision = forward(talk.link, talk.follower.request())
     assert decision.request.max_wait_ms == 50
-    assert decision.appended_topics == 1
+    assert decision.expected.appended_topics == 1
     talk.link.settle(())
     talk.clock.move(0.011)
     decision = forward(talk.link, talk.follower.request())
-    assert decision.appended_topics == 0
+    assert decision.expected.appended_topics == 0
     assert asked(decision.request)[-1][:2] == (b"t", 0)
 
 

@@ -38,7 +38,7 @@ def decision_line(decision: Decision) -> str:
         return f"held until {decision.until - START:.4f}"
     if isinstance(decision, Answer):
         return "answered with an empty response"
-    made_up = f", {decision.appended_topics} topics made up" if decision.appended_topics else ""
+    made_up = f", {decision.expected.appended_topics} topics made up" if decision.expected.appended_topics else ""
     return f"forwarded{made_up}: {request_line(decision.request)}"
 
 

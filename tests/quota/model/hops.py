@@ -234,16 +234,16 @@ class Hop:
         try:
             is_last = self._number == len(self.chain.hops) - 1
             seen = self._seen.popleft() if is_last else response.topics
-            self._link.settle(seen_by_scanner(seen, decision.walk), response.head)
+            self._link.settle(seen_by_scanner(seen, decision.expected.walk), response.head)
         except Exception as error:  # noqa: BLE001 - as the proxy does
             self._give_up(error)
         self.chain.later(0.0, self._number, self.replan)  # its next fetch may wait for this answer
         self.sidecar.wake_soon()
-        head = response.head if decision.head_patch is None else decision.head_patch(response.head)
-        if not decision.appended_topics or head.error_code or stays_empty(response, head):
+        head = response.head if decision.expected.head_patch is None else decision.expected.head_patch(response.head)
+        if not decision.expected.appended_topics or head.error_code or stays_empty(response, head):
             return response.appended(head, [])
         version = decision.request.header.api_version
-        return response.appended(head, scan_appended(version, decision.appended, decision.appended_topics))
+        return response.appended(head, scan_appended(version, *decision.expected[:2]))
 
     def close(self) -> None:
         """The connection is gone."""
@@ -292,7 +292,7 @@ class Hop:
             self.chain.answer(self._number, Response(head, topics, {}, 0))
             return
         is_probe = self.sidecar.throttle.stats.offset_probes > probes
-        self._begin_passage(is_granted=decision.admit is not None and decision.holds_all and not self._in_flight)
+        self._begin_passage(is_granted=decision.is_granted and not self._in_flight)
         self._in_flight.append(_Asked(decision, self.terms, is_probe, world.now))
         self.chain.forward(self._number, decision.request)
 

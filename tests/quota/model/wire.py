@@ -10,7 +10,7 @@ from weir.protocol.fetch_response import encode_fetch_response
 from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.header import SIZE
 from weir.protocol.records import RecordsSeen
-from weir.protocol.response_scanner import FetchResponseScanner, ResponseHead, ScannedTopic
+from weir.protocol.response_scanner import Expected, FetchResponseScanner, ResponseHead, ScannedTopic
 
 PARTITION_MAX_BYTES = 1024 * 1024
 RESPONSE_MAX_BYTES = 10 * 1024 * 1024
@@ -48,7 +48,7 @@ def seen_by_scanner(topics: list[ScannedTopic], walk: Container[bytes]) -> list[
 @lru_cache(maxsize=4096)
 def scan_appended(version: int, appended: bytes, count: int) -> list[ScannedTopic]:
     """Topics that a sidecar made up, as the next reader of the bytes sees them."""
-    scanner = FetchResponseScanner(version, 7, appended, count)
+    scanner = FetchResponseScanner(version, 7, Expected(appended, count))
     frame = encode_fetch_response(version, 7, 0, [])
     buffers, _ = scanner.receive(memoryview(frame))
     reader = FetchResponseScanner(version, 7)
