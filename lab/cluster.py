@@ -20,7 +20,7 @@ from weir.lab.broker import Broker
 from weir.lab.errors import BadSigns, LabError, PortTaken, Timeout
 from weir.lab.java import java_command
 from weir.lab.network import LOOPBACK, Ports, egress_address
-from weir.lab.options import ClusterOptions
+from weir.lab.options import LabOptions
 from weir.lab.processes import Process, Supervisor
 from weir.lab.received import INTERVAL_SECONDS, ReceivedBytes
 from weir.lab.segments import compare_logs, segment_files
@@ -40,13 +40,13 @@ _STARTS = 3  # attempts to start a whole cluster, as another program may take a 
 class Cluster(ABC):
     """A cluster as a context manager (`with`, or `async with` from asyncio). Its methods block; see the package's text.
 
-    Its `options` are those of ClusterOptions.
+    Its `options` are those of LabOptions.
     """
 
     def __init__(self, version: str, brokers: int = 3, **options: Any) -> None:
         self.version = version
         self.fetch_version: int | None = None  # of its replicas; known where a lab.modes.Mode made the cluster
-        self._options = ClusterOptions(brokers=brokers, **options)
+        self._options = LabOptions(brokers=brokers, **options)
         self._sidecar_options = self._options.told_sidecars
         self.broker_ids = self._options.broker_ids
         self.brokers: dict[int, Broker] = {}

@@ -74,7 +74,7 @@ class KraftCluster(Cluster):
     """Brokers in KRaft mode; broker 1 is the only controller too. From 4.1 on replicas fetch with Fetch v18.
 
     Clients reach brokers on a listener of their own, which no sidecar stands before. `metadata_version` (such as
-    3.9-IV0) sets an older level than the newest, and with it an older Fetch version. Other options: see ClusterOptions.
+    3.9-IV0) sets an older level than the newest, and with it an older Fetch version. Other options: see LabOptions.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class ZooKeeperCluster(Cluster):
     """Brokers in ZooKeeper mode; their inter.broker.protocol.version decides what replicas fetch with (0.10.1: v3).
 
     There is one listener, so with an ingress the clients' connections pass the sidecar too. Other options: see
-    ClusterOptions.
+    LabOptions.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Mode:
     fetch_version: int
 
     def cluster(self, brokers: int = 3, **options: Any) -> Cluster:
-        """Return such a cluster, not started yet. Options: see ClusterOptions."""
+        """Return such a cluster, not started yet. Options: see LabOptions."""
         cluster: Cluster
         options = {"version": self.kafka, **options}
         if self.zookeeper:

@@ -21,7 +21,7 @@ def _on_stderr(line: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterOptions:
+class LabOptions:
     """The options that every cluster takes.
 
     - `brokers`: how many, with ids 1, 2, ...

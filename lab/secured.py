@@ -24,7 +24,7 @@ class SecuredCluster(KraftCluster):
       a Kerberos realm (lab.kerberos), and needs `own_names`: they are in the brokers' principals.
     - With `own_names`, brokers reach broker N as `broker-N`, a name that no other program here resolves.
 
-    Other options: see ClusterOptions.
+    Other options: see LabOptions.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from weir.proxy.expiry import Setting
 from weir.proxy.relay.link import Link
 from weir.proxy.relay.listener import Listener, Upstream
 from weir.proxy.relay.open_link import HandedOver
-from weir.proxy.tls_workers.channel import Channel
+from weir.proxy.tls_workers.channel import ProcessChannel
 
 DESCRIPTOR: Final = "WEIR_HAND_OVER"
 """The variable that tells a new process which descriptor leads to the old one."""
@@ -103,7 +103,7 @@ class Heir:
         self._events = {what: asyncio.Event() for what in ("ready", "serves")}
         self._ended = asyncio.Event()
         self._has_begun = False
-        self._channel: Channel[Reached] = Channel(ours, Reached, self._received, self._ended.set)
+        self._channel: ProcessChannel[Reached] = ProcessChannel(ours, Reached, self._received, self._ended.set)
 
     @property
     def pid(self) -> int:
@@ -172,7 +172,7 @@ class Predecessor:
         self._begun, self._ended = asyncio.Event(), asyncio.Event()
         self._links: list[tuple[Carries, list[int]]] = []
         self._listeners: Mapping[str, Listener] | None = None
-        self._channel: Channel[_Given] = Channel(connection, _Given, self._received, self._gone)
+        self._channel: ProcessChannel[_Given] = ProcessChannel(connection, _Given, self._received, self._gone)
 
     @classmethod
     def of_this_process(cls) -> Predecessor | None:

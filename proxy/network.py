@@ -18,7 +18,7 @@ _PROC: Final = Path("/proc/net")
 _SYS: Final = Path("/sys/class/net")
 
 
-class Network:
+class Interfaces:
     """The interfaces by which the other brokers are reached, as the kernel's table of routes says."""
 
     def __init__(self, config: Config, proc: Path = _PROC, sys: Path = _SYS) -> None:

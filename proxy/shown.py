@@ -28,7 +28,7 @@ from weir.proxy.config.tables import Config
 from weir.proxy.limits.layers import LimitLayers
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.listeners import route_status
-from weir.proxy.network import Network
+from weir.proxy.network import Interfaces
 from weir.proxy.relay.listener import Listener
 from weir.proxy.shares.exchange import Exchange
 from weir.proxy.shares.metrics import share_families
@@ -63,13 +63,13 @@ class Shown:
     admin_address: Address | None = None
     """Where its admin server listens; None before it does."""
     history: History = field(init=False)
-    network: Network = field(init=False)
+    network: Interfaces = field(init=False)
     _started_at: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._started_at = self.clock()
         self.history = History(self.sides, self.limits.clients, self.clock)
-        self.network = Network(self.config)
+        self.network = Interfaces(self.config)
 
     async def not_ready(self) -> list[str]:
         """Return the reasons why this sidecar is not ready, one sentence each; empty when it is ready."""

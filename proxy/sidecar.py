@@ -22,7 +22,7 @@ from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.upstream_probe import UpstreamProbe
 from weir.proxy.cluster.view import Takers, Wants
 from weir.proxy.cluster.watch import watch_cluster
-from weir.proxy.cluster_facts import ClusterFacts
+from weir.proxy.cluster_news import ClusterNews
 from weir.proxy.config.address import Address
 from weir.proxy.config.client_limits import ClientLimitTable, rules_of
 from weir.proxy.config.reader import ConfigError
@@ -97,7 +97,7 @@ class Sidecar:
             stats = RelayStats(side)
             self.sides.append(SideSource(throttle, stats))
             self._relays[side] = self._bounds.new_side(throttle, stats, tls, self.tls_workers.open)
-        self._facts = ClusterFacts([side.throttle for side in self.sides], self._relays.values())
+        self._news = ClusterNews([side.throttle for side in self.sides], self._relays.values())
         self.limits = LimitStage(clock, self.log, topic_names.name_of)
         self._limit_shares = LimitShares(self.limits.clients, self._brokers, clock)
         self.client_limits = LimitLayers(self._limit_clients, clock)
@@ -116,21 +116,21 @@ class Sidecar:
             topic_names,
             RemovedReplicas([side.throttle for side in self.sides]),
             Wants(
-                throttled_topics=self._facts.throttled_topics,
-                topics_behind=self._facts.topics_behind,
+                throttled_topics=self._news.throttled_topics,
+                topics_behind=self._news.topics_behind,
                 brokers=lambda: (
                     config.capture is not None or bool(self._limited_by) or wants_brokers(self.throttle.table)
                 ),
                 moves=lambda: wants_facts(self.throttle.table),
             ),
             Takers(
-                names_generation=self._facts.topic_names,
-                in_sync=self._facts.in_sync_replicas,
-                under_min_isr=self._facts.under_min_isr,
+                names_generation=self._news.topic_names,
+                in_sync=self._news.in_sync_replicas,
+                under_min_isr=self._news.under_min_isr,
                 brokers=self._addresses.offer,
-                racks=self._facts.racks,
-                moves=self._facts.moves,
-                told_lists=self._facts.told_lists,
+                racks=self._news.racks,
+                moves=self._news.moves,
+                told_lists=self._news.told_lists,
                 throttle=self._follow_throttle,
             ),
             self.log,

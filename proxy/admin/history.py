@@ -28,7 +28,7 @@ _SHORTEST_TREND_SECONDS: Final = 10.0
 _NO_QUOTA: Final = (0, None)
 
 
-class Sample(NamedTuple):
+class Totals(NamedTuple):
     """One side's totals at a moment (clock seconds); bytes since the start.
 
     `found_messages` of the lag came with partitions that were seen for the first time.
@@ -65,7 +65,7 @@ class SideHistory:
 
     def __init__(self, source: SideSource, start: float) -> None:
         self._source = source
-        self.samples: deque[Sample] = deque(maxlen=KEPT_SAMPLES)
+        self.samples: deque[Totals] = deque(maxlen=KEPT_SAMPLES)
         self._behind_at = start  # when something was last seen behind
 
     def take(self, now: float) -> None:
@@ -82,7 +82,7 @@ class SideHistory:
             self._behind_at = now
         quotas = {quota.name: (quota.passed_bytes, quota.rate) for quota in self._source.throttle.quotas}
         catch_up = self._source.throttle.stats.catch_up_beside_throttle
-        self.samples.append(Sample(now, throttled, other, lag, tracker.found_messages, quotas, catch_up))
+        self.samples.append(Totals(now, throttled, other, lag, tracker.found_messages, quotas, catch_up))
 
     def trend(self, now: float) -> Trend:
         """Return how the lag went until `now`."""
@@ -160,5 +160,5 @@ class History:
         return shown | ({"limits": limits} if limits else {})
 
 
-def _rate(before: int, after: int, old: Sample, new: Sample) -> float:
+def _rate(before: int, after: int, old: Totals, new: Totals) -> float:
     return round(max(0, after - before) / (new.at - old.at), 1)

@@ -21,7 +21,7 @@ Message = TypeVar("Message")
 
 
 @dataclass(eq=False)
-class Channel(Generic[Message]):
+class ProcessChannel(Generic[Message]):
     """One end of it, a SOCK_SEQPACKET socket. `ended` is called once, when the other process is gone.
 
     Who is given descriptors owns them.

@@ -20,7 +20,7 @@ from weir.proxy.relay.transport import TcpTransport, Transport
 from weir.proxy.tls.keys import ClientAuth, Keys
 from weir.proxy.tls.live_keys import LiveKeys
 from weir.proxy.tls.results import HandshakeFailed
-from weir.proxy.tls_workers.channel import Channel
+from weir.proxy.tls_workers.channel import ProcessChannel
 from weir.proxy.tls_workers.messages import (
     MOST_LINKS,
     Broken,
@@ -131,7 +131,7 @@ class _Worker:
     free: list[int] = field(default_factory=list)
     counts: SharedCounts | None = None
     _process: subprocess.Popen[bytes] | None = None
-    _channel: Channel[FromWorker] | None = None
+    _channel: ProcessChannel[FromWorker] | None = None
     _told: dict[LiveKeys, Keys] = field(default_factory=dict)
     _started_at: float = 0.0
     _pause: float = FIRST_PAUSE_SECONDS
@@ -146,7 +146,7 @@ class _Worker:
         self._started_at = asyncio.get_running_loop().time()
         self.free = list(range(MOST_LINKS - 1, -1, -1))
         self._told.clear()
-        self._channel = Channel(ours, FromWorker, self._received, self._channel_ended)
+        self._channel = ProcessChannel(ours, FromWorker, self._received, self._channel_ended)
         try:
             self._process = subprocess.Popen(command, pass_fds=passed, stdin=subprocess.DEVNULL)  # noqa: S603
         except OSError as error:

@@ -29,7 +29,7 @@ from weir.proxy.relay.transport import TcpTransport, Transport
 from weir.proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from weir.proxy.tls.keys import KeysError, load_client_keys, load_server_keys
 from weir.proxy.tls.results import HandshakeFailed, failed_by
-from weir.proxy.tls_workers.channel import Channel
+from weir.proxy.tls_workers.channel import ProcessChannel
 from weir.proxy.tls_workers.messages import (
     Broken,
     Closed,
@@ -52,7 +52,7 @@ class Worker:
     """Takes connections from one sidecar, until it is gone."""
 
     def __init__(self, connection: socket.socket, counts: SharedCounts) -> None:
-        self.channel: Channel[ToWorker] = Channel(connection, ToWorker, self._told, self._sidecar_ended)
+        self.channel: ProcessChannel[ToWorker] = ProcessChannel(connection, ToWorker, self._told, self._sidecar_ended)
         self.counts = counts
         self.pool = BufferPool()
         self.turns = TurnBudget(pause=PAUSE_SECONDS)

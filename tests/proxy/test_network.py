@@ -12,7 +12,7 @@ import pytest
 
 from weir.lab.hosts import Hosts, missing
 from weir.proxy.config.load import parse_config
-from weir.proxy.network import Network
+from weir.proxy.network import Interfaces
 
 PROJECT = Path(__file__).parents[2]
 CONFIG = parse_config('broker_id = 1\n[[ingress]]\nlisten = "127.0.0.1:0"\nupstream = "127.0.0.1:1"\n')
@@ -57,14 +57,14 @@ def machine(tmp_path: Path) -> Path:
 def test_link_is_that_of_the_route_to_the_other_brokers(
     machine: Path, peers: list[str], interfaces: list[str] | None, received: int
 ) -> None:
-    network = Network(CONFIG, machine, machine)
+    network = Interfaces(CONFIG, machine, machine)
     network.learn({1: frozenset({ip_address("198.51.100.1")}), 2: frozenset(map(ip_address, peers))})
     told = {"interfaces": interfaces, "received_bytes": received, "sent_bytes": 100 * received}
     assert network.status() == (None if interfaces is None else told)
 
 
 def test_machine_that_tells_nothing_is_none(tmp_path: Path) -> None:
-    network = Network(CONFIG, tmp_path, tmp_path)
+    network = Interfaces(CONFIG, tmp_path, tmp_path)
     network.learn({2: frozenset({ip_address("10.1.0.1")})})
     assert network.status() is None
 
@@ -74,8 +74,8 @@ import json, socket, sys
 from ipaddress import ip_address
 from pathlib import Path
 from weir.proxy.config.load import parse_config
-from weir.proxy.network import Network
-network = Network(parse_config(sys.argv[1]))
+from weir.proxy.network import Interfaces
+network = Interfaces(parse_config(sys.argv[1]))
 network.learn({2: frozenset({ip_address(sys.argv[2])})})
 before = network.status()
 sending = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -14,7 +14,7 @@ MOST_TOPICS_BEHIND: Final = 200
 """Of so many topics on each side the lists of throttled replicas are read each second: those behind for longest."""
 
 
-class ClusterFacts:
+class ClusterNews:
     """Both sides' throttles and relays. Its methods take what was told."""
 
     def __init__(self, throttles: Sequence[Throttle], relays: Iterable[Side]) -> None:
