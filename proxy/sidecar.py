@@ -344,6 +344,7 @@ class Sidecar:
         settings = settings_of_sides(self.config, table, self._follower_quotas.followers)
         for side in self.sides:
             side.throttle.configure(settings[side.throttle.side])
+        for side in self.sides:
             side.note_set_by_hand(side.throttle.side in self.throttle.by_hand)
         for relay in self._relays.values():
             relay.replan_held()
@@ -384,8 +385,7 @@ class Sidecar:
             cluster_id=lambda: self._cluster.view.cluster_id,
             clock=self._clock,
         )
-        stats, strict = self.process.export, self.config.strict_tls
-        self._exporter = new_exporter(config, sampled, stats, self.log, strict_tls=strict)
+        self._exporter = new_exporter(config, sampled, self.process.export, self.log, strict_tls=self.config.strict_tls)
         self._exporter.start()
 
     def _brokers(self) -> frozenset[int]:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from weir.protocol.response_scanner import Buffer
 from weir.proxy.relay.transport import TcpTransport, has_hung_up, unacknowledged
 
+_Watch = Callable[[Callable[[], None]], None]
+
 
 @dataclass(slots=True)
 class Handed:
@@ -43,9 +45,16 @@ class WorkerTransport:
     _sent: int = 0
     _has_finished: bool = False
     tells_again: bool = field(init=False)
+    watch_reads: _Watch = field(init=False)
+    unwatch_reads: Callable[[], None] = field(init=False)
+    watch_sends: _Watch = field(init=False)
+    unwatch_sends: Callable[[], None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tells_again = self._plain.tells_again
+        plain = self._plain
+        self.tells_again = plain.tells_again
+        self.watch_reads, self.unwatch_reads = plain.watch_reads, plain.unwatch_reads
+        self.watch_sends, self.unwatch_sends = plain.watch_sends, plain.unwatch_sends
 
     def receive_into(self, buffer: memoryview, size: int = 0, /) -> int:
         """Read what the worker has decrypted."""
@@ -98,22 +107,6 @@ class WorkerTransport:
     def keep_unsent(self, most: int) -> bool:
         """Return False: the worker takes as much as fits on its way to TLS."""
         return False
-
-    def watch_reads(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called whenever the worker has decrypted something."""
-        self._plain.watch_reads(callback)
-
-    def unwatch_reads(self) -> None:
-        """Stop watching."""
-        self._plain.unwatch_reads()
-
-    def watch_sends(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called when the worker takes more bytes."""
-        self._plain.watch_sends(callback)
-
-    def unwatch_sends(self) -> None:
-        """Stop watching."""
-        self._plain.unwatch_sends()
 
     def close(self) -> None:
         """Let go. The worker delivers what it has, and closes the connection."""
