@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from weir.proxy.cluster.view import InSyncReplicas, Partitions
@@ -27,21 +27,15 @@ class ClusterNews:
             topic.encode(): {partition: move.adding for partition, move in partitions.items() if move.adding}
             for topic, partitions in moves.items()
         }
-        for throttle in self._throttles:
-            throttle.rules.set_adding_replicas(adding)
-        self.replan_held()
+        self._tell(lambda throttle: throttle.rules.set_adding_replicas(adding))
 
     def told_lists(self, topics: frozenset[bytes] | None) -> None:
         """Take the topics whose lists of throttled replicas were told; None where these do not count."""
-        for throttle in self._throttles:
-            throttle.rules.set_told_lists(topics)
-        self.replan_held()
+        self._tell(lambda throttle: throttle.rules.set_told_lists(topics))
 
     def racks(self, racks: Mapping[int, str | None]) -> None:
         """Take each broker's rack."""
-        for throttle in self._throttles:
-            throttle.rules.set_racks(racks)
-        self.replan_held()
+        self._tell(lambda throttle: throttle.rules.set_racks(racks))
 
     def in_sync_replicas(self, in_sync: InSyncReplicas) -> None:
         """Take who is in sync."""
@@ -50,18 +44,16 @@ class ClusterNews:
 
     def under_min_isr(self, partitions: Partitions) -> None:
         """Take the partitions with fewer replicas in sync than min.insync.replicas."""
-        for throttle in self._throttles:
-            throttle.set_under_min_isr(partitions)
-        self.replan_held()
+        self._tell(lambda throttle: throttle.set_under_min_isr(partitions))
 
     def topic_names(self, _generation: int) -> None:
         """Look again at topics that have ids only: an id has a name."""
-        for throttle in self._throttles:
-            throttle.classify_anew()
-        self.replan_held()
+        self._tell(Throttle.classify_anew)
 
-    def replan_held(self) -> None:
-        """Decide again about every fetch that is held."""
+    def _tell(self, tell: Callable[[Throttle], object]) -> None:
+        """Tell both throttles something, and decide again about every fetch that is held."""
+        for throttle in self._throttles:
+            tell(throttle)
         for relay in self._relays:
             relay.replan_held()
 

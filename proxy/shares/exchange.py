@@ -197,7 +197,7 @@ class Exchange:
         now = self.now()
         if now - self._looked_at >= LOOK_SECONDS and self.looking is None:
             self._looked_at = now
-            self.looking = asyncio.create_task(self._look())
+            self.looking = asyncio.create_task(self._find_others())
         for admin, named in self._targets:
             if admin in self.under_way or self._due.get(admin, now) > now:
                 continue
@@ -212,7 +212,7 @@ class Exchange:
                 parts = {name: share.part_for(other) for name, share in told.items()} if other is not None else {}
                 self.under_way[admin] = asyncio.create_task(self._tell(other, admin, parts))
 
-    async def _look(self) -> None:
+    async def _find_others(self) -> None:
         try:
             self._targets = list(await self._find_targets())
             known = {target.admin for target in self._targets}

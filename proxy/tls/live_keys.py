@@ -29,7 +29,7 @@ class LiveKeys:
         self.name = name
         self.files = files
         self._load = load
-        self._stamp = self._look()
+        self._stamp = self._stamps()
         self.keys = load()
 
     def reload(self) -> bool:
@@ -37,14 +37,14 @@ class LiveKeys:
 
         Files that could not be used are tried again at the next call: another one may not be written yet.
         """
-        stamp = self._look()
+        stamp = self._stamps()
         if stamp == self._stamp:
             return False
         self.keys = self._load()
         self._stamp = stamp
         return True
 
-    def _look(self) -> _Stamp:
+    def _stamps(self) -> _Stamp:
         return tuple(_stamp_of(path) for path in self.files.paths)
 
 

@@ -72,12 +72,12 @@ class Worker:
                     await self.ended.wait()
             self.counts.note_load(self._load.busy, self._load.lost)
             for link in list(self.links.values()):
-                link.look()
+                link.check()
         end = asyncio.get_running_loop().time() + LINGER_SECONDS
         while self.links and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.05)
             for link in list(self.links.values()):
-                link.look()
+                link.check()
 
     def _sidecar_ended(self) -> None:
         self.ended.set()
@@ -168,7 +168,7 @@ class WorkerLink:
         for way in self._ways:
             way.pump.resume(STOPPED)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Close where the sidecar has let go: soon where all is delivered, and after a while in any case."""
         if self._sidecar_is_gone():
             self._gone_for += _LOOK_SECONDS
