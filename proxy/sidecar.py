@@ -87,16 +87,17 @@ class Sidecar:
         self._clock = clock
         self._relays: dict[SideName, Side] = {}
         self.sides: list[SideSource] = []
-        self._route_keys, tls = RouteKeys(config), TlsStats()
+        self._route_keys, tls_stats = RouteKeys(config), TlsStats()
         access = Access(config.admin, clock, strict_tls=config.strict_tls)
-        self._key_watch = KeyWatch([*self._route_keys.all_keys, *access.all_keys], tls, self.log, self._keys_changed)
+        watched = self._route_keys.all_keys + list(access.keys.all_keys if access.keys is not None else ())
+        self._key_watch = KeyWatch(watched, tls_stats, self.log, self._keys_changed)
         self.tls_workers = TlsWorkers(config.tls_workers, self._route_keys.all_keys, self.log)
         self.process.worker_loads = self.tls_workers.loads
         for side, settings in settings_of_sides(config, config.throttle).items():
             throttle = Throttle(side, config.broker_id, clock, settings, topic_names=topic_names)
             stats = RelayStats(side)
             self.sides.append(SideSource(throttle, stats))
-            self._relays[side] = self._bounds.new_side(throttle, stats, tls, self.tls_workers.open)
+            self._relays[side] = self._bounds.new_side(throttle, stats, tls_stats, self.tls_workers.open)
         self._news = ClusterNews([side.throttle for side in self.sides], self._relays.values())
         self.limits = LimitStage(clock, self.log, topic_names.name_of)
         self._limit_shares = LimitShares(self.limits.clients, self._brokers, clock)
@@ -137,8 +138,9 @@ class Sidecar:
             self.polls,
             clock,
         )
+        tls = None if access.keys is None else access.keys.client_context
         self.fleet = Fleet(
-            config, self._broker_hosts, lambda: self.shown.status(), clock, lambda: access.read_token, access.client_tls
+            config, self._broker_hosts, lambda: self.shown.status(), clock, lambda: access.read_token, tls
         )
         self.capture = (
             None
@@ -149,13 +151,7 @@ class Sidecar:
         self._follower_quotas = FollowerQuotas(leader, self._broker_hosts, self._followers_changed, clock)
         shared = (self._follower_quotas, self._limit_shares)
         self.exchange = Exchange(
-            config.broker_id,
-            shared,
-            self.fleet.targets,
-            self.log,
-            clock,
-            token=lambda: access.write_token,
-            tls=access.client_tls,
+            config.broker_id, shared, self.fleet.targets, self.log, clock, token=lambda: access.write_token, tls=tls
         )
         self.limits.clients.on_group = self.exchange.changed
         self.shown = Shown(

@@ -14,11 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 from aiohttp import web
 
 from weir.proxy.admin.access import Access
 from weir.proxy.admin.exposition import Family, content_type, gauge, render
+from weir.proxy.admin.http import json_answer
 from weir.proxy.admin.troubles import trouble_family
 from weir.proxy.capture.requirements import CaptureError
 from weir.proxy.config.address import Address
@@ -90,7 +90,9 @@ class _Waiting:
         loop.add_signal_handler(signal.SIGHUP, look.set)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, _set_all, end, look)
-        server = web.AppRunner(self._application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        application = web.Application()
+        application.router.add_route("*", "/{rest:.*}", self._answer)
+        server = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         watchdog = Watchdog(self._log, kills=False)
         await server.setup()
         watchdog.start()
@@ -131,30 +133,19 @@ class _Waiting:
             _KIND, reason=self._reason, effect="connections pass beside weir, unthrottled, until it is there"
         )
 
-    def _application(self) -> web.Application:
-        async def healthz(_: web.Request) -> web.Response:
-            return _json({"status": "ok"})
-
-        async def readyz(_: web.Request) -> web.Response:
-            return _json({"status": "not ready", "reasons": [self._reason]}, 503)
-
-        async def status(_: web.Request) -> web.Response:
-            return _json(self._status())
-
-        async def metrics(request: web.Request) -> web.Response:
-            accept = request.headers.get("Accept", "")
-            body = b"".join(render(self._families(), accept))
-            return web.Response(body=body, headers={"Content-Type": content_type(accept)})
-
-        async def others(_: web.Request) -> web.Response:
-            return _json({"error": f"The sidecar has not started: {self._reason}.", "field": None}, 503)
-
-        application = web.Application()
-        shown = (("/healthz", healthz), ("/readyz", readyz), ("/metrics", metrics), ("/v1/status", status))
-        application.add_routes(
-            [*(web.get(path, handler) for path, handler in shown), web.route("*", "/{rest:.*}", others)]
-        )
-        return application
+    async def _answer(self, request: web.Request) -> web.Response:
+        match request.path if request.method in ("GET", "HEAD") else "":
+            case "/healthz":
+                return json_answer({"status": "ok"})
+            case "/readyz":
+                return json_answer({"status": "not ready", "reasons": [self._reason]}, 503)
+            case "/v1/status":
+                return json_answer(self._status())
+            case "/metrics":
+                accept = request.headers.get("Accept", "")
+                body = b"".join(render(self._families(), accept))
+                return web.Response(body=body, headers={"Content-Type": content_type(accept)})
+        return json_answer({"error": f"The sidecar has not started: {self._reason}.", "field": None}, 503)
 
     def _status(self) -> dict[str, Any]:
         return {
@@ -189,7 +180,3 @@ def _tables(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-
-
-def _json(value: object, status: int = 200) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value) + b"\n", status=status, content_type="application/json")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import binascii
 import ipaddress
-import ssl
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
@@ -24,7 +23,6 @@ from weir.proxy.admin.tokens import TokenFile
 from weir.proxy.config.address import numeric_address
 from weir.proxy.config.admin_keys import AdminKeys, owner_of
 from weir.proxy.config.tables import Admin
-from weir.proxy.tls.live_keys import LiveKeys
 
 MOST_FAILURES: Final = 10
 """From one address, in `FAILURE_SECONDS`: after so many wrong tokens none is looked at, right or wrong."""
@@ -45,7 +43,8 @@ class Access:
 
     def __init__(self, admin: Admin, clock: Callable[[], float], *, strict_tls: bool = False) -> None:
         self._clock = clock
-        self._keys = None if admin.tls is None else AdminKeys(admin.tls, strict=strict_tls)
+        self.keys = None if admin.tls is None else AdminKeys(admin.tls, strict=strict_tls)
+        """Those of its TLS; None: it has none."""
         self._read = _token(admin.read_token_file, "admin.read_token_file", clock)
         self._write = _token(admin.write_token_file, "admin.write_token_file", clock)
         self._names = frozenset(name.casefold() for name in admin.names) | {"localhost"}
@@ -55,21 +54,6 @@ class Access:
         self._failures: OrderedDict[str, list[float]] = OrderedDict()
         self.refused = 0
         """How many requests were refused."""
-
-    @property
-    def all_keys(self) -> tuple[LiveKeys, ...]:
-        """The keys of its TLS, to be watched; none where it has none."""
-        return () if self._keys is None else self._keys.all_keys
-
-    @property
-    def server_tls(self) -> ssl.SSLContext | None:
-        """What to listen with; None: without TLS."""
-        return None if self._keys is None else self._keys.server_context()
-
-    @property
-    def client_tls(self) -> Callable[[], ssl.SSLContext] | None:
-        """Gives what to ask another sidecar with; None: without TLS."""
-        return None if self._keys is None else self._keys.client_context
 
     @property
     def write_token(self) -> str | None:
@@ -103,8 +87,8 @@ class Access:
         is_reading = request.method in _READING
         if request.path in _FOR_EVERYBODY:
             return "anonymous"
-        if self._keys is not None:
-            if (owner := self._owner(request, self._keys, is_reading)) is not None:
+        if self.keys is not None:
+            if (owner := self._owner(request, self.keys, is_reading)) is not None:
                 return owner
         elif self._read is None and (self._write is None or is_reading):
             return "anonymous"

@@ -39,6 +39,7 @@ _HANDSHAKE_SECONDS = 10.0
 MAX_CONNECTIONS = 100
 """With more connections the oldest are closed: the brokers' connections need the descriptors."""
 
+_CHANGING = ("PUT", "PATCH", "DELETE")
 _USER: web.RequestKey[str] = web.RequestKey("user", str)
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -84,13 +85,9 @@ class AdminServer:
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics, allow_head=False),
                 web.get("/v1/throttle", self._show_throttle),
-                web.put("/v1/throttle", self._change_throttle),
-                web.patch("/v1/throttle", self._change_throttle),
-                web.delete("/v1/throttle", self._change_throttle),
+                *(web.route(method, "/v1/throttle", self._change_throttle) for method in _CHANGING),
                 web.get("/v1/limits", self._show_limits),
-                web.put("/v1/limits", self._change_limits),
-                web.patch("/v1/limits", self._change_limits),
-                web.delete("/v1/limits", self._change_limits),
+                *(web.route(method, "/v1/limits", self._change_limits) for method in _CHANGING),
                 web.get("/v1/status", self._status),
                 web.get("/v1/history", self._history),
                 web.get("/v1/fleet", self._fleet),
@@ -108,15 +105,15 @@ class AdminServer:
         Returns the bound address, in which port 0 became a real one; OSError when it is not available.
         """
         await self.prepare()
-        loop, tls = asyncio.get_running_loop(), self._access.server_tls
+        loop, keys = asyncio.get_running_loop(), self._access.keys
         server: Any = self._runner.server
         where: Any = {"host": address.host, "port": address.port} if listening is None else {"sock": listening}
         self._listening = await loop.create_server(
             lambda: _new_connection(server),
             **where,
             backlog=_BACKLOG,
-            ssl=tls,
-            ssl_handshake_timeout=None if tls is None else _HANDSHAKE_SECONDS,
+            ssl=None if keys is None else keys.server_context(),
+            ssl_handshake_timeout=None if keys is None else _HANDSHAKE_SECONDS,
         )
         host, port = self._listening.sockets[0].getsockname()[:2]
         bound = Address(host, port)
@@ -158,13 +155,13 @@ class AdminServer:
         self._log.info(what, by="http", method=request.method, client=client, user=user, **after, **old)
 
     async def _healthz(self, request: web.Request) -> web.Response:
-        return _json({"status": "ok"})
+        return json_answer({"status": "ok"})
 
     async def _readyz(self, request: web.Request) -> web.Response:
         reasons = await self._administered.not_ready()
         if reasons:
-            return _json({"status": "not ready", "reasons": reasons}, status=503)
-        return _json({"status": "ready"})
+            return json_answer({"status": "not ready", "reasons": reasons}, status=503)
+        return json_answer({"status": "ready"})
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         accept = request.headers.get("Accept", "")
@@ -180,7 +177,7 @@ class AdminServer:
         return response
 
     async def _status(self, request: web.Request) -> web.Response:
-        return _json(await self._administered.status())
+        return json_answer(await self._administered.status())
 
     async def _page(self, request: web.Request) -> web.Response:
         return web.Response(body=page(), headers=headers())
@@ -188,7 +185,7 @@ class AdminServer:
     async def _history(self, request: web.Request) -> web.Response:
         after = request.query.get("after", "0")
         try:
-            return _json(self._administered.history.as_plain(float(after)))
+            return json_answer(self._administered.history.as_plain(float(after)))
         except ValueError:
             raise ConfigError("after", f"must be a number of seconds, not {shown(after)}") from None
 
@@ -196,23 +193,23 @@ class AdminServer:
         fleet = self._administered.fleet
         if not fleet.is_known:
             raise ConfigError("cluster", "is not set, and [admin] fleet is not either: no other sidecar is known")
-        return _json({"sidecars": await fleet.rows()})
+        return json_answer({"sidecars": await fleet.rows()})
 
     async def _shares(self, request: web.Request) -> web.Response:
-        return _json(self._administered.answer_about_shares(await _body(request)))
+        return json_answer(self._administered.answer_about_shares(await _body(request)))
 
     async def _pause_capture(self, request: web.Request) -> web.Response:
         body, pauses = await _body(request), request.path.endswith("pause")
         asked = (_decoded(body) if body else {}) if pauses else None
         plain = self._administered.pause_capture(asked)
         self._changed("capture_paused" if pauses else "capture_resumed", request, {}, **plain)
-        return _json(plain)
+        return json_answer(plain)
 
     async def _show_throttle(self, request: web.Request) -> web.Response:
-        return _json(await self._administered.throttle.as_plain())
+        return json_answer(await self._administered.throttle.as_plain())
 
     async def _show_limits(self, request: web.Request) -> web.Response:
-        return _json(self._administered.client_limits.as_plain())
+        return json_answer(self._administered.client_limits.as_plain())
 
     async def _change_limits(self, request: web.Request) -> web.Response:
         limits = self._administered.client_limits
@@ -229,7 +226,7 @@ class AdminServer:
         after = limits.tables
         changed = limits_in_words(before, after)
         self._changed("limits_changed", request, {"entries": len(before)}, entries=len(after), changed=changed)
-        return _json({"client": [table.as_plain() for table in after]})
+        return json_answer({"client": [table.as_plain() for table in after]})
 
     async def _change_throttle(self, request: web.Request) -> web.Response:
         throttle = self._administered.throttle
@@ -244,7 +241,7 @@ class AdminServer:
             await throttle.merge(change)
         changed = changes_between(parts, throttle.effective)
         self._changed("throttle_changed", request, before, **throttle.summary(), changed=changed)
-        return _json(await throttle.as_plain())
+        return json_answer(await throttle.as_plain())
 
 
 def _of_http_alone(request: web.Request) -> bool:
@@ -293,7 +290,8 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _json(value: object, status: int = 200) -> web.Response:
+def json_answer(value: object, status: int = 200) -> web.Response:
+    """Return an answer in JSON, a line."""
     return web.Response(body=msgspec.json.encode(value) + b"\n", status=status, content_type="application/json")
 
 
@@ -302,11 +300,13 @@ async def _errors_as_json(request: web.Request, handler: _Handler) -> web.Stream
     try:
         return await handler(request)
     except ConfigError as error:
-        return _json({"error": error.sentence(), "field": error.field}, status=400)
+        return json_answer({"error": error.sentence(), "field": error.field}, status=400)
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        response = _json({"error": f"{request.method} {request.path}: {error.reason}.", "field": None}, error.status)
+        response = json_answer(
+            {"error": f"{request.method} {request.path}: {error.reason}.", "field": None}, error.status
+        )
         for name in ("Allow", "Retry-After", "WWW-Authenticate"):
             for value in error.headers.getall(name, ()):
                 response.headers.add(name, value)

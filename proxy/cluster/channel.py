@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from weir.protocol.errors import FrameTooLarge, InvalidFrameSize
 from weir.protocol.header import SIZE
@@ -67,15 +67,26 @@ class Channel(Protocol):
         """Send the request that `question` makes for a correlation id, size included. Returns the response."""
 
 
+_Opened = TypeVar("_Opened", bound=Channel)
+
+
 async def versions_of(channel: Channel) -> dict[int, tuple[int, int]]:
     """Ask the broker for its oldest and newest version of each request, by api_key."""
     answer = await channel.ask(lambda correlation_id: encode_api_versions_request(correlation_id, CLIENT_ID))
     return decode_api_versions(*answer)
 
 
-async def agreed_metadata_version(channel: Channel) -> int | None:
-    """Ask the broker for its versions, and return the one to use for Metadata; None where there is none."""
-    return metadata_version(*(await versions_of(channel)).get(METADATA, (0, -1)))
+async def agreed(channel: _Opened, least: int, lacks: Exception) -> _Opened:
+    """Agree on the version of Metadata, and return the channel. Raises `lacks` where there is none from `least` on."""
+    try:
+        version = metadata_version(*(await versions_of(channel)).get(METADATA, (0, -1)))
+        if version is None or version < least:
+            raise lacks
+        channel.metadata_version = version
+    except BaseException:
+        channel.close()
+        raise
+    return channel
 
 
 def metadata_version(oldest: int, newest: int) -> int | None:
@@ -104,12 +115,7 @@ class PlainChannel:
     async def open(cls, address: Address) -> PlainChannel:
         """Connect, and agree on a version. Raises NoTopicIds too."""
         channel = cls(*await asyncio.open_connection(sock=await connect(address)))
-        try:
-            await channel._negotiate()
-        except BaseException:
-            channel.close()
-            raise
-        return channel
+        return await agreed(channel, FIRST_METADATA_WITH_IDS, NoTopicIds())
 
     @property
     def closed(self) -> bool:
@@ -134,9 +140,3 @@ class PlainChannel:
         frame = await self._reader.readexactly(size)
         self.moved += len(request) + SIZE.size + size
         return Response(frame, self._correlation_id)
-
-    async def _negotiate(self) -> None:
-        version = await agreed_metadata_version(self)
-        if version is None or version < FIRST_METADATA_WITH_IDS:
-            raise NoTopicIds
-        self.metadata_version = version

@@ -15,7 +15,8 @@ from aiokafka.errors import IncompatibleBrokerVersion, SaslAuthenticationFailed,
 from weir.access.refusals import authentication_refused
 from weir.protocol.errors import FrameTooLarge
 from weir.protocol.header import SIZE
-from weir.proxy.cluster.channel import CLIENT_ID, MAX_ANSWER_BYTES, Response, agreed_metadata_version
+from weir.protocol.metadata import FIRST_METADATA
+from weir.proxy.cluster.channel import CLIENT_ID, MAX_ANSWER_BYTES, Response, agreed
 from weir.proxy.config.address import Address
 from weir.proxy.log import os_error_reason
 
@@ -33,16 +34,8 @@ class KafkaChannel:
     @classmethod
     async def open(cls, address: Address, options: Mapping[str, Any] | None = None) -> KafkaChannel:
         """Connect, and agree on a version. `options` are those of SASL and TLS. Raises OSError."""
-        channel = cls(await _connected(address, options or {}))
-        try:
-            version = await agreed_metadata_version(channel)
-            if version is None:
-                raise ConnectionError("the broker has no version of Metadata that is known here")
-            channel.metadata_version = version
-        except BaseException:
-            channel.close()
-            raise
-        return channel
+        lacks = ConnectionError("the broker has no version of Metadata that is known here")
+        return await agreed(cls(await _connected(address, options or {})), FIRST_METADATA, lacks)
 
     @property
     def closed(self) -> bool:

@@ -49,8 +49,8 @@ class Secured:
     own: Issued
 
     def client_context(self) -> ssl.SSLContext:
-        assert self.access.client_tls is not None
-        return self.access.client_tls()
+        assert self.access.keys is not None
+        return self.access.keys.client_context()
 
     def context(self, shown: Issued | None) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.authority.ca)
@@ -117,7 +117,8 @@ async def test_new_connections_use_the_keys_that_the_files_have_now(secured: Sec
     new = secured.authority.issue("weir-2.internal", names=["weir-2.internal", "127.0.0.1"])
     for mine, its in ((secured.own.certificate, new.certificate), (secured.own.key, new.key)):
         shutil.copy(its, mine)
-    assert [keys.reload() for keys in secured.access.all_keys] == [True, True]
+    assert secured.access.keys is not None
+    assert [keys.reload() for keys in secured.access.keys.all_keys] == [True, True]
     context = secured.context(new)
     reader, writer = await asyncio.open_connection("127.0.0.1", secured.address.port, ssl=context)
     certificate = writer.get_extra_info("peercert")
@@ -134,7 +135,7 @@ async def test_sidecars_ask_each_other_with_their_own_certificates(secured: Secu
     async def own() -> dict[str, object]:
         return {}
 
-    (row,) = await Fleet(config, dict, own, MovedClock(), tls=secured.access.client_tls).rows()
+    (row,) = await Fleet(config, dict, own, MovedClock(), tls=secured.client_context).rows()
     assert "answers with" not in str(row.get("error")) and "TLS" not in str(row.get("error"))
     (row,) = await Fleet(config, dict, own, MovedClock()).rows()
     assert "error" in row
@@ -142,7 +143,7 @@ async def test_sidecars_ask_each_other_with_their_own_certificates(secured: Secu
     async def nobody() -> list[object]:
         return []
 
-    exchange = Exchange(1, (), nobody, EventLog(), tls=secured.access.client_tls)  # type: ignore[arg-type]
+    exchange = Exchange(1, (), nobody, EventLog(), tls=secured.client_context)  # type: ignore[arg-type]
     await exchange._send(secured.address, ShareRequest(broker_id=1))
     await exchange.close()
 
