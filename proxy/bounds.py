@@ -10,11 +10,12 @@ from weir.proxy.log import EventLog
 from weir.proxy.relay.admission import DESCRIPTORS_EACH, Admission, connections_with, descriptors_for
 from weir.proxy.relay.buffers import BufferPool
 from weir.proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY, FetchMemory
-from weir.proxy.relay.side import Side, SideThrottle
+from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import RelayStats
 from weir.proxy.relay.tls_ends import OpenTls, open_here
 from weir.proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from weir.proxy.tls.stats import TlsStats
+from weir.quota.throttle import Throttle
 
 
 @dataclass(eq=False)
@@ -35,7 +36,7 @@ class Bounds:
     _turns: TurnBudget = field(default_factory=lambda: TurnBudget(pause=PAUSE_SECONDS))
     _relays: list[Side] = field(default_factory=list)
 
-    def new_side(self, throttle: SideThrottle, stats: RelayStats, tls: TlsStats, open_tls: OpenTls = open_here) -> Side:
+    def new_side(self, throttle: Throttle, stats: RelayStats, tls: TlsStats, open_tls: OpenTls = open_here) -> Side:
         """Return a side that counts in `stats`, and in `tls` its handshakes, which `open_tls` does."""
         side = Side(
             throttle,

@@ -9,7 +9,7 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 from weir.lag.broker_ids import NO_BROKER
 from weir.protocol.errors import ProtocolError, TooMany
@@ -26,13 +26,17 @@ from weir.proxy.log import innermost_frame
 from weir.proxy.relay import outcomes
 from weir.proxy.relay.outcomes import Outcome
 from weir.proxy.relay.replica_sources import ReplicaSources
-from weir.proxy.relay.side import LinkThrottle, Side
+from weir.proxy.relay.side import Side
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.fetch.in_sync_only import InSyncOnly
 from weir.quota.fetch.intake import TooManyPartitions
+from weir.quota.fetch.link import ReplicaLink
 
 _LEAST_HELD_SECONDS: Final = 1e-6  # tells the second plan of a held fetch from its first
 _LONG_HELD_SECONDS: Final = 3600.0  # longer than any fetch is held: the next plan is its last
+
+LinkThrottle = ReplicaLink | InSyncOnly
+"""One connection's part of the throttle, or the spare in its place."""
 
 SESSION_PART: Final = 0.95
 """The part of a SASL session's lifetime in which requests may be held. Kafka's clients authenticate again at their next
@@ -169,7 +173,7 @@ class ReplicaFetches:
         except Exception as error:  # noqa: BLE001 - see the class
             self._report(error)
             try:
-                self.side.throttle.drop(throttle)  # so that it keeps nothing reserved
+                self.side.throttle.drop(cast(ReplicaLink, throttle))  # so that it keeps nothing reserved
             except Exception as another:  # noqa: BLE001 - the rest of the link has to be closed all the same
                 self._report(another)
 

@@ -44,7 +44,7 @@ _FIRST_LOOK_SECONDS: Final = 0.005
 class Passage:
     """The way of answers to `client`, which `pump` carries, on the leader's side.
 
-    `let_pass` is that of LinkThrottle.
+    `let_pass` is that of ReplicaLink.
     """
 
     _loop: asyncio.AbstractEventLoop

@@ -7,12 +7,9 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.request_stream import DEFAULT_FETCH_SIZE_LIMIT
-from weir.protocol.response_scanner import ResponseHead, ScannedTopic
-from weir.protocol.steps import Steps
 from weir.proxy.log import EventLog
 from weir.proxy.relay.admission import Admission
 from weir.proxy.relay.buffers import BufferPool
@@ -26,54 +23,13 @@ from weir.proxy.relay.throttle_faults import ThrottleFaults
 from weir.proxy.relay.tls_ends import OpenTls, open_here
 from weir.proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from weir.proxy.tls.stats import TlsStats
-from weir.quota.fetch.decisions import Decision
+from weir.quota.throttle import Throttle
 
 CONNECT_SECONDS: Final = 5.0
 """An upstream that does not accept a connection within this time counts as down."""
 
 _SHORTEST_HOLD_SECONDS: Final = 0.001  # a loop's timers are no finer; a shorter hold would spin
 _WAKE_INTERVAL_SECONDS: Final = 0.005  # each wake plans every held fetch again, at up to 0.5 ms each
-
-
-class LinkThrottle(Protocol):
-    """One connection's part of a throttle; quota.fetch.link.ReplicaLink is one."""
-
-    def plan_steps(self, request: FetchRequest, held_seconds: float = 0.0) -> Steps[Decision]:
-        """Decide about a request. `held_seconds` is 0 the first time, and later the time that it was held.
-
-        Between the steps of this and of `settle_steps`, it may be closed but not used.
-        """
-
-    def answer_begins(self) -> None:
-        """Take in that a part of the answer to the oldest forwarded request has come, and not all of it."""
-
-    def let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
-        """Take in that `arrived` bytes more have reached the follower, and that at most `on_way` may at any time.
-
-        Returns how many more may be sent: `most`, or what quotas have room for, for bytes that have `waited` seconds.
-        """
-
-    def settle_steps(self, topics: Sequence[ScannedTopic], head: ResponseHead) -> Steps[None]:
-        """Take in the answer to the oldest forwarded request, which passed whole. `head` is as the broker sent it."""
-
-    def close(self) -> None:
-        """End it: the connection is gone, and every answer still to come with it."""
-
-    def free_steps(self) -> Steps[None]:
-        """Free what it kept, after `close`."""
-
-
-class SideThrottle(Protocol):
-    """One side's throttle; quota.throttle.Throttle is one."""
-
-    def link(self, peer: int, *, is_stranger: bool = False) -> LinkThrottle:
-        """Return the state of a new connection with broker `peer`, or with a stranger that claims to be one."""
-
-    def drop(self, link: Any) -> None:
-        """Forget a link that could not be closed, and all that it holds."""
-
-    def next_in_line(self) -> Sequence[Any] | None:
-        """Return the links whose held fetches could go if budget flowed back now; None where any link's could."""
 
 
 @dataclass(eq=False, slots=True)
@@ -85,7 +41,7 @@ class Side:
     `open_tls` does their handshakes.
     """
 
-    throttle: SideThrottle
+    throttle: Throttle
     stats: RelayStats
     log: EventLog
     pool: BufferPool = field(default_factory=BufferPool)
@@ -124,7 +80,7 @@ class Side:
 class HeldFetches:
     """The links that hold a fetch, the longest first.
 
-    A plan may take 0.5 ms, so `turns` bounds how many run in one turn. `next_in_line` is that of SideThrottle, `clock`
+    A plan may take 0.5 ms, so `turns` bounds how many run in one turn. `next_in_line` is that of Throttle, `clock`
     that of Side.
     """
 

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -29,6 +29,7 @@ from weir.proxy.relay.stats import RelayStats
 from weir.proxy.tls.ends import TlsClient, TlsServer
 from weir.proxy.tls_workers.pool import TlsWorkers
 from weir.quota.fetch.decisions import Decision, Forward, Hold
+from weir.quota.throttle import Throttle
 
 tls_workers = 0
 """How many processes do TLS, where a test does not say it itself."""
@@ -363,7 +364,7 @@ async def relaying(
         ends = TlsWorkers(count, [one.keys for one in (tls, upstream_tls) if one is not None], log)
         await ends.start()
         relay = Side(
-            throttle,
+            cast(Throttle, throttle),
             RelayStats("leader"),
             log,
             pool,

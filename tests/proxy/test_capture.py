@@ -9,7 +9,7 @@ import ssl
 from collections.abc import AsyncIterator
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -37,6 +37,7 @@ from weir.proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
 from weir.proxy.tls.live_keys import LiveKeys
 from weir.proxy.tls.stats import TlsStats
 from weir.quota.settings import SideName
+from weir.quota.throttle import Throttle
 
 BROKERS = {1: frozenset({ip_address("10.0.0.1")}), 2: frozenset({ip_address("10.0.0.2")})}
 
@@ -81,7 +82,7 @@ async def capturing(
     packet_filter, dropped = FakeFilter(), Dropped()
     with logged() as (log, _):
         sides: tuple[SideName, SideName] = ("leader", "follower")
-        relays = {side: Side(ScriptedThrottle(), RelayStats(side), log) for side in sides}
+        relays = {side: Side(cast(Throttle, ScriptedThrottle()), RelayStats(side), log) for side in sides}
         table = CaptureTable(**{"port": 9092, **settings})
         capture = Capture(table, 1, relays, log, lambda: packet_filter, dropped, keys=keys)
         await capture.listen()

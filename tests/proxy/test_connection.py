@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import pytest
 from hypothesis import given
@@ -21,6 +21,7 @@ from weir.proxy.relay.open_link import Sender
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import RelayStats
 from weir.quota.fetch.decisions import Answer, Forward, Hold
+from weir.quota.throttle import Throttle
 
 Does = Literal["hold", "go", "ask", "answer", "client ends", "upstream ends", "drain", "linger", "work", "rest"]
 
@@ -31,7 +32,7 @@ class Talk:
     def __init__(self, *decisions: Scripted) -> None:
         self.throttle = ScriptedThrottle()
         self.throttle.decisions.extend(decisions)
-        side = Side(self.throttle, RelayStats("leader"), EventLog("tests.requests"))
+        side = Side(cast(Throttle, self.throttle), RelayStats("leader"), EventLog("tests.requests"))
         fetches = ReplicaFetches(side, 5)
         self.core = Connection(fetches, RequestStream(2**20, fetches.decodes))
         self.number = 0

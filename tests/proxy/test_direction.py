@@ -19,6 +19,7 @@ from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import RelayStats
 from weir.proxy.relay.transport import TcpTransport
 from weir.proxy.relay.turn_budget import TurnBudget
+from weir.quota.throttle import Throttle
 
 
 class Core:
@@ -58,7 +59,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def direction(turns: TurnBudget, ends: tuple[socket.socket, socket.socket]) -> tuple[Direction, Core]:
-    side = Side(ScriptedThrottle(), RelayStats("leader"), EventLog("tests.direction"), turns=turns)
+    side = Side(cast(Throttle, ScriptedThrottle()), RelayStats("leader"), EventLog("tests.direction"), turns=turns)
     source, target = map(TcpTransport, ends)
     core = Core()
     return Direction(FakeLink(), cast("Connection", core), "client", side, source, target), core

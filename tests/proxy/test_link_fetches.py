@@ -5,6 +5,7 @@ import socket
 import time
 from collections import deque
 from functools import partial
+from typing import cast
 
 import pytest
 
@@ -29,6 +30,7 @@ from weir.proxy.relay.stats import OTHER_PEERS, RelayStats
 from weir.proxy.relay.throttle_faults import FAILURES, SPARE_SECONDS
 from weir.quota.fetch.decisions import Answer, Forward, Hold
 from weir.quota.fetch.intake import TooManyPartitions
+from weir.quota.throttle import Throttle
 
 ON_BOTH_LOOPS = True
 
@@ -323,7 +325,7 @@ class Detached:
 
     def __init__(self, *decisions: Scripted) -> None:
         self.throttle = ScriptedThrottle(deque(decisions))
-        self.relay = Side(self.throttle, RelayStats("leader"), EventLog("tests"), clock=lambda: 5.0)
+        self.relay = Side(cast(Throttle, self.throttle), RelayStats("leader"), EventLog("tests"), clock=lambda: 5.0)
         self.fetches = ReplicaFetches(self.relay, None)
 
     def take(self, frame: bytes) -> Outcome:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import pytest
 
@@ -15,6 +16,7 @@ from weir.proxy.relay.link import Link
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import RelayStats
 from weir.quota.fetch.decisions import Answer, Hold
+from weir.quota.throttle import Throttle
 
 
 class FakeTransport:
@@ -112,7 +114,7 @@ async def live(rng: random.Random) -> None:
     throttle, pool = ScriptedThrottle(), PoisonedPool()
     closed: list[Link] = []
     with logged() as (log, lines):
-        relay = Side(throttle, RelayStats("leader"), log, pool)
+        relay = Side(cast(Throttle, throttle), RelayStats("leader"), log, pool)
         client, upstream = FakeTransport(), FakeTransport()
         link = Link(
             relay, client, upstream, 5, sources=None, client_host="c", upstream_name="u", on_close=closed.append
