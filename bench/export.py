@@ -25,11 +25,12 @@ from weir.protocol.records import RecordsSeen
 from weir.proxy.admin.exposition import render
 from weir.proxy.admin.metrics import families
 from weir.proxy.admin.scrapes import Scrapes
-from weir.proxy.admin.sources import ProcessStats, SideSource
+from weir.proxy.admin.sources import ProcessStats
 from weir.proxy.config.tables import Export
 from weir.proxy.export.exporter import Exporter, Sampled, new_exporter
 from weir.proxy.export.stats import ExportStats
 from weir.proxy.log import EventLog
+from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import RelayStats
 from weir.quota.fetch.link import ReplicaLink
 from weir.quota.fetch.settlement import count_strays
@@ -129,7 +130,7 @@ def _bytes_in(directory: str) -> int:
 
 async def _pauses(report: Report, rounds: int, directory: str) -> None:
     throttle = Throttle("leader", 1, time.monotonic, ThrottleSettings(rate=RATE, replicas={"topic-0": ALL_REPLICAS}))
-    side, stats = SideSource(throttle, RelayStats("leader")), ExportStats()
+    side, stats = Side(throttle, RelayStats("leader"), EventLog()), ExportStats()
     exporter = _exporter([throttle], stats, directory)
     process = ProcessStats("bench", throttle.topic_names)
     exporter.start()
@@ -166,7 +167,7 @@ async def _watch(moments: list[float]) -> None:
         await asyncio.sleep(0)
 
 
-async def _scrape(side: SideSource, process: ProcessStats) -> None:
+async def _scrape(side: Side, process: ProcessStats) -> None:
     async def write(piece: bytes) -> None:
         """Take it as fast as it comes."""
 

@@ -36,11 +36,11 @@ class Bounds:
     _turns: TurnBudget = field(default_factory=lambda: TurnBudget(pause=PAUSE_SECONDS))
     _relays: list[Side] = field(default_factory=list)
 
-    def new_side(self, throttle: Throttle, stats: RelayStats, tls: TlsStats, open_tls: OpenTls = open_here) -> Side:
-        """Return a side that counts in `stats`, and in `tls` its handshakes, which `open_tls` does."""
+    def new_side(self, throttle: Throttle, tls: TlsStats, open_tls: OpenTls = open_here) -> Side:
+        """Return a side that counts in `tls` its handshakes, which `open_tls` does."""
         side = Side(
             throttle,
-            stats,
+            RelayStats(throttle.side),
             self._log,
             self._pool,
             self._clock,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from weir.proxy.cluster.view import InSyncReplicas, Partitions
@@ -15,11 +15,11 @@ MOST_TOPICS_BEHIND: Final = 200
 
 
 class ClusterNews:
-    """Both sides' throttles and relays. Its methods take what was told."""
+    """Tells both sides. Its methods take what was told."""
 
-    def __init__(self, throttles: Sequence[Throttle], relays: Iterable[Side]) -> None:
-        self._throttles = throttles
-        self._relays = tuple(relays)
+    def __init__(self, sides: Sequence[Side]) -> None:
+        self._sides = sides
+        self._throttles = [side.throttle for side in sides]
 
     def moves(self, moves: Moves) -> None:
         """Take the reassignments that run."""
@@ -54,8 +54,8 @@ class ClusterNews:
         """Tell both throttles something, and decide again about every fetch that is held."""
         for throttle in self._throttles:
             tell(throttle)
-        for relay in self._relays:
-            relay.replan_held()
+        for side in self._sides:
+            side.replan_held()
 
     def throttled_topics(self) -> set[str]:
         """Return the topics of which it has to be known who is in sync."""

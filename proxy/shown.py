@@ -15,7 +15,7 @@ from weir.proxy.admin.history import History
 from weir.proxy.admin.limit_metrics import limit_families
 from weir.proxy.admin.limited import limited_status
 from weir.proxy.admin.metrics import families
-from weir.proxy.admin.sources import ProcessStats, SideSource
+from weir.proxy.admin.sources import ProcessStats
 from weir.proxy.admin.status import rate_settings, side_status
 from weir.proxy.admin.tls_metrics import tls_families
 from weir.proxy.admin.troubles import digest, trouble_families, troubles
@@ -30,6 +30,7 @@ from weir.proxy.limits.stage import LimitStage
 from weir.proxy.listeners import route_status
 from weir.proxy.network import Interfaces
 from weir.proxy.relay.listener import Listener
+from weir.proxy.relay.side import Side
 from weir.proxy.shares.exchange import Exchange
 from weir.proxy.shares.metrics import share_families
 from weir.proxy.throttle.table import LayeredThrottle
@@ -46,7 +47,7 @@ class Shown:
     clock: Callable[[], float]
     _: KW_ONLY
     process: ProcessStats
-    sides: Sequence[SideSource]
+    sides: Sequence[Side]
     throttle: LayeredThrottle
     client_limits: LimitLayers
     limits: LimitStage

@@ -13,7 +13,7 @@ import msgspec
 from weir.proxy.admin.access import Access
 from weir.proxy.admin.fleet import Fleet
 from weir.proxy.admin.http import AdminServer
-from weir.proxy.admin.sources import ProcessStats, SideSource
+from weir.proxy.admin.sources import ProcessStats
 from weir.proxy.bounds import Bounds
 from weir.proxy.capture.capture import Capture
 from weir.proxy.capture.requirements import CaptureError
@@ -43,7 +43,6 @@ from weir.proxy.relay.admission import DESCRIPTORS_EACH, DESCRIPTORS_EACH_WITH_W
 from weir.proxy.relay.listener import Listener
 from weir.proxy.relay.replica_sources import Addresses
 from weir.proxy.relay.side import Side
-from weir.proxy.relay.stats import RelayStats
 from weir.proxy.shares.exchange import Exchange
 from weir.proxy.shares.follower_quotas import FollowerQuotas
 from weir.proxy.shown import Shown
@@ -85,8 +84,7 @@ class Sidecar:
         self.process = ProcessStats(version, topic_names)
         self.polls = PollStats()
         self._clock = clock
-        self._relays: dict[SideName, Side] = {}
-        self.sides: list[SideSource] = []
+        self.sides: list[Side] = []
         self._route_keys, tls_stats = RouteKeys(config), TlsStats()
         access = Access(config.admin, clock, strict_tls=config.strict_tls)
         watched = self._route_keys.all_keys + list(access.keys.all_keys if access.keys is not None else ())
@@ -95,10 +93,9 @@ class Sidecar:
         self.process.worker_loads = self.tls_workers.loads
         for side, settings in settings_of_sides(config, config.throttle).items():
             throttle = Throttle(side, config.broker_id, clock, settings, topic_names=topic_names)
-            stats = RelayStats(side)
-            self.sides.append(SideSource(throttle, stats))
-            self._relays[side] = self._bounds.new_side(throttle, stats, tls_stats, self.tls_workers.open)
-        self._news = ClusterNews([side.throttle for side in self.sides], self._relays.values())
+            self.sides.append(self._bounds.new_side(throttle, tls_stats, self.tls_workers.open))
+        self._relays: dict[SideName, Side] = {side.throttle.side: side for side in self.sides}
+        self._news = ClusterNews(self.sides)
         self.limits = LimitStage(clock, self.log, topic_names.name_of)
         self._limit_shares = LimitShares(self.limits.clients, self._brokers, clock)
         self.client_limits = LimitLayers(self._limit_clients, clock)
@@ -342,8 +339,7 @@ class Sidecar:
             side.throttle.configure(settings[side.throttle.side])
         for side in self.sides:
             side.note_set_by_hand(side.throttle.side in self.throttle.by_hand)
-        for relay in self._relays.values():
-            relay.replan_held()
+            side.replan_held()
         self._tell_capture()
         self._cluster.ask_now()
         self.exchange.changed()
@@ -393,4 +389,4 @@ class Sidecar:
     @property
     def connections(self) -> int:
         """How many connections are open."""
-        return sum(side.relay.connections for side in self.sides)
+        return sum(side.stats.connections for side in self.sides)

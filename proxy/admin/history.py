@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from weir.limits.clients import Clients
 from weir.proxy.admin.limited import LimitHistory
-from weir.proxy.admin.sources import SideSource
+from weir.proxy.relay.side import Side
 
 SAMPLE_SECONDS: Final = 1.0
 KEPT_SAMPLES: Final = 601
@@ -63,7 +63,7 @@ class Trend(NamedTuple):
 class SideHistory:
     """One side's samples, the oldest first."""
 
-    def __init__(self, source: SideSource, start: float) -> None:
+    def __init__(self, source: Side, start: float) -> None:
         self._source = source
         self.samples: deque[Totals] = deque(maxlen=KEPT_SAMPLES)
         self._behind_at = start  # when something was last seen behind
@@ -127,7 +127,7 @@ class SideHistory:
 class History:
     """The samples of all sides and limited clients, taken from `start` to `close`. `clock` gives monotonic seconds."""
 
-    def __init__(self, sides: Sequence[SideSource], clients: Clients, clock: Callable[[], float]) -> None:
+    def __init__(self, sides: Sequence[Side], clients: Clients, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._limits = LimitHistory(clients, KEPT_SAMPLES)
         self.sides = [SideHistory(side, clock()) for side in sides]

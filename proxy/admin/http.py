@@ -39,7 +39,6 @@ _HANDSHAKE_SECONDS = 10.0
 MAX_CONNECTIONS = 100
 """With more connections the oldest are closed: the brokers' connections need the descriptors."""
 
-_CHANGING = ("PUT", "PATCH", "DELETE")
 _USER: web.RequestKey[str] = web.RequestKey("user", str)
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -85,9 +84,13 @@ class AdminServer:
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics, allow_head=False),
                 web.get("/v1/throttle", self._show_throttle),
-                *(web.route(method, "/v1/throttle", self._change_throttle) for method in _CHANGING),
+                web.put("/v1/throttle", self._change_throttle),
+                web.patch("/v1/throttle", self._change_throttle),
+                web.delete("/v1/throttle", self._change_throttle),
                 web.get("/v1/limits", self._show_limits),
-                *(web.route(method, "/v1/limits", self._change_limits) for method in _CHANGING),
+                web.put("/v1/limits", self._change_limits),
+                web.patch("/v1/limits", self._change_limits),
+                web.delete("/v1/limits", self._change_limits),
                 web.get("/v1/status", self._status),
                 web.get("/v1/history", self._history),
                 web.get("/v1/fleet", self._fleet),

@@ -8,8 +8,9 @@ from typing import Any
 
 from weir.proxy.admin.exposition import Family, counter, gauge
 from weir.proxy.admin.partition_metrics import partition_families
-from weir.proxy.admin.sources import ProcessStats, SideSource
+from weir.proxy.admin.sources import ProcessStats
 from weir.proxy.relay.admission import KNOWN_REFUSALS
+from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import OTHER_PEERS
 
 # Shown as 0 from the start: Prometheus's rate() needs a sample before the first event.
@@ -26,7 +27,7 @@ KNOWN_PROTOCOL_ERRORS = (
 KNOWN_UPSTREAM_FAILURES = ("refused", "unreachable", "timeout")
 
 
-def families(sides: Sequence[SideSource], process: ProcessStats, *, by_partition: bool = True) -> Iterator[Family]:
+def families(sides: Sequence[Side], process: ProcessStats, *, by_partition: bool = True) -> Iterator[Family]:
     """Yield every metric family of the sidecar; those with a series for each partition only where they are wanted."""
     yield from _rate_families(sides)
     if by_partition:
@@ -68,8 +69,8 @@ def _process_families(process: ProcessStats) -> Iterator[Family]:
     )
 
 
-def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
-    def lasted(side: SideSource, since: float | None) -> float:
+def _rate_families(sides: Sequence[Side]) -> Iterator[Family]:
+    def lasted(side: Side, since: float | None) -> float:
         return 0 if since is None else round(side.throttle.clock() - since, 3)
 
     of = _Sides(sides)
@@ -152,7 +153,7 @@ def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
         lambda side: side.throttle.stats.partitions_left_out,
     )
     yield of.counter(
-        "weir_fetches_held", "Replica fetches held back until there was budget.", lambda side: side.relay.fetches_held
+        "weir_fetches_held", "Replica fetches held back until there was budget.", lambda side: side.stats.fetches_held
     )
     yield of.counter(
         "weir_offset_probes",
@@ -200,67 +201,67 @@ def _rate_families(sides: Sequence[SideSource]) -> Iterator[Family]:
     )
 
 
-def _relay_families(sides: Sequence[SideSource]) -> Iterator[Family]:
+def _relay_families(sides: Sequence[Side]) -> Iterator[Family]:
     of = _Sides(sides)
-    yield of.gauge("weir_connections", "Connections open now.", lambda side: side.relay.connections)
-    yield of.counter("weir_connections_accepted", "Connections accepted.", lambda side: side.relay.connections_accepted)
+    yield of.gauge("weir_connections", "Connections open now.", lambda side: side.stats.connections)
+    yield of.counter("weir_connections_accepted", "Connections accepted.", lambda side: side.stats.connections_accepted)
     yield counter(
         "weir_connections_refused",
         "Connections closed at once, as there were too many.",
-        of.pairs(lambda side: side.relay.connections_refused, KNOWN_REFUSALS),
+        of.pairs(lambda side: side.stats.connections_refused, KNOWN_REFUSALS),
         "side reason",
     )
     yield of.counter(
         "weir_connections_dismissed",
         "Connections closed because no request came.",
-        lambda side: side.relay.connections_dismissed,
+        lambda side: side.stats.connections_dismissed,
     )
     yield of.counter(
         "weir_connections_silent",
         "Connections that ended without a byte from their client: of who only looks whether the port is open.",
-        lambda side: side.relay.connections_silent,
+        lambda side: side.stats.connections_silent,
     )
     yield of.counter(
         "weir_links_of_other_peers",
         "Connections of replica ids beyond the first 1,000, which are counted as one peer.",
-        lambda side: side.relay.links_of_other_peers,
+        lambda side: side.stats.links_of_other_peers,
     )
-    yield of.gauge("weir_fetches_waiting", "Replica fetches held back now.", lambda side: side.relay.held)
+    yield of.gauge("weir_fetches_waiting", "Replica fetches held back now.", lambda side: side.stats.held)
     yield of.counter(
         "weir_fetches_answered",
         "Replica fetches that the sidecar answered itself.",
-        lambda side: side.relay.fetches_answered,
+        lambda side: side.stats.fetches_answered,
     )
     yield of.counter(
         "weir_stranger_fetches",
         "Fetches with a broker's id from an address that is not known to be its own: throttled, as a stranger's.",
-        lambda side: side.relay.stranger_fetches,
+        lambda side: side.stats.stranger_fetches,
     )
     yield counter(
         "weir_relayed_bytes",
         "Bytes relayed, replication and all else: requests to the upstream, and answers to clients.",
-        of.pairs(lambda side: side.relay.relayed._asdict()),
+        of.pairs(lambda side: side.stats.relayed._asdict()),
         "side what",
     )
-    versions = of.pairs(lambda side: side.relay.fetch_requests)
+    versions = of.pairs(lambda side: side.stats.fetch_requests)
     yield counter("weir_fetch_requests", "Fetch requests of replicas, by version.", versions, "side api_version")
-    passed = of.pairs(lambda side: side.relay.passthrough, KNOWN_PASSTHROUGH)
+    passed = of.pairs(lambda side: side.stats.passthrough, KNOWN_PASSTHROUGH)
     yield counter("weir_passthrough", "What passed undecoded, by reason.", passed, "side reason")
     yield gauge(
         "weir_opaque_connections",
         "Connections open now whose bytes are not understood, and not throttled, by reason.",
-        of.pairs(lambda side: side.relay.opaque, KNOWN_OPAQUE),
+        of.pairs(lambda side: side.stats.opaque, KNOWN_OPAQUE),
         "side reason",
     )
-    errors = of.pairs(lambda side: side.relay.protocol_errors, KNOWN_PROTOCOL_ERRORS)
+    errors = of.pairs(lambda side: side.stats.protocol_errors, KNOWN_PROTOCOL_ERRORS)
     yield counter("weir_protocol_errors", "Connections closed because of a peer's bytes.", errors, "side kind")
-    failures = of.pairs(lambda side: side.relay.upstream_failures, KNOWN_UPSTREAM_FAILURES)
+    failures = of.pairs(lambda side: side.stats.upstream_failures, KNOWN_UPSTREAM_FAILURES)
     yield counter("weir_upstream_failures", "Connections that the upstream did not take.", failures, "side reason")
     bugs = of.pairs(
         lambda side: {
-            "throttle": side.relay.throttle_errors,
-            "relay": side.relay.relay_errors,
-            "accept": side.relay.accept_errors,
+            "throttle": side.stats.throttle_errors,
+            "relay": side.stats.relay_errors,
+            "accept": side.stats.accept_errors,
         }
     )
     yield counter("weir_internal_errors", "Unexpected errors of the sidecar itself.", bugs, "side where")
@@ -269,19 +270,19 @@ def _relay_families(sides: Sequence[SideSource]) -> Iterator[Family]:
 class _Sides:
     """Makes families of which each side has samples."""
 
-    def __init__(self, sides: Sequence[SideSource]) -> None:
+    def __init__(self, sides: Sequence[Side]) -> None:
         self._sides = sides
 
-    def gauge(self, name: str, documentation: str, value: Callable[[SideSource], float]) -> Family:
+    def gauge(self, name: str, documentation: str, value: Callable[[Side], float]) -> Family:
         """Return one with a sample for each side."""
         return gauge(name, documentation, {side.throttle.side: value(side) for side in self._sides}, "side")
 
-    def counter(self, name: str, documentation: str, value: Callable[[SideSource], float]) -> Family:
+    def counter(self, name: str, documentation: str, value: Callable[[Side], float]) -> Family:
         """Return one with a sample for each side."""
         return counter(name, documentation, {side.throttle.side: value(side) for side in self._sides}, "side")
 
     def pairs(
-        self, counts: Callable[[SideSource], Mapping[Any, int]], known: Iterable[str] = ()
+        self, counts: Callable[[Side], Mapping[Any, int]], known: Iterable[str] = ()
     ) -> list[tuple[tuple[str, ...], float]]:
         """Return the samples of a family with a second label; 0 for what is `known` and has not come yet."""
         found = ((side.throttle.side, {**dict.fromkeys(known, 0), **counts(side)}) for side in self._sides)

@@ -1,4 +1,4 @@
-"""What a sidecar counts, in the two parts that its metrics, its page and its status are made of."""
+"""What a whole process counts, beside its sides."""
 
 from __future__ import annotations
 
@@ -8,26 +8,7 @@ from dataclasses import dataclass, field
 
 from weir.proxy.export.stats import ExportStats
 from weir.proxy.loop_load import LoopLoad
-from weir.proxy.relay.stats import RelayStats
-from weir.quota.throttle import Throttle
 from weir.quota.topic_names import TopicNames
-
-
-@dataclass(slots=True)
-class SideSource:
-    """The counters of one side."""
-
-    throttle: Throttle
-    relay: RelayStats
-    by_hand_since: float | None = None
-    """Since when a throttle that is neither the file's nor leased has been in force (clock seconds); None: none is."""
-
-    def note_set_by_hand(self, is_set: bool) -> None:
-        """Note whether a part of the throttle, if it throttles anything, is neither the file's nor leased."""
-        if not is_set or self.throttle.in_force_since is None:
-            self.by_hand_since = None
-        elif self.by_hand_since is None:
-            self.by_hand_since = self.throttle.clock()
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ from typing import Any
 
 from weir.proxy.admin.held_up import Facts, Limit, held_up_by
 from weir.proxy.admin.history import Trend
-from weir.proxy.admin.sources import SideSource
 from weir.proxy.config.reader import struct_fields
 from weir.proxy.config.tables import ThrottleTable
+from weir.proxy.relay.side import Side
 from weir.quota.fetch.link import ReplicaLink
 from weir.quota.layers import EffectiveThrottle
 from weir.quota.throttle import Throttle
@@ -21,9 +21,9 @@ _ROWS_PER_SLICE = 500
 _WORST_SHOWN = 20
 
 
-async def side_status(side: SideSource, trend: Trend) -> dict[str, Any]:
+async def side_status(side: Side, trend: Trend) -> dict[str, Any]:
     """Return one side's state as plain JSON values, in bytes and bytes/s. The event loop runs in between."""
-    throttle, relay = side.throttle, side.relay
+    throttle, relay = side.throttle, side.stats
     settings, stats = throttle.settings, throttle.stats
     now = throttle.clock()
     rate = throttle.quotas[0].measured.rate()
@@ -117,7 +117,7 @@ def _link_status(link: ReplicaLink, now: float) -> dict[str, Any]:
     }
 
 
-async def _lag_status(side: SideSource, trend: Trend) -> tuple[dict[str, Any], set[int]]:
+async def _lag_status(side: Side, trend: Trend) -> tuple[dict[str, Any], set[int]]:
     """Return the lag, and the replicas with stuck partitions."""
     behind = stuck = 0
     stuck_replicas: set[int] = set()

@@ -54,6 +54,8 @@ class Side:
     tls: TlsStats = field(default_factory=TlsStats)
     admission: Admission = field(default_factory=Admission)
     open_tls: OpenTls = open_here
+    by_hand_since: float | None = None
+    """Since when a throttle that is neither the file's nor leased has been in force (clock seconds); None: none is."""
     held: HeldFetches = field(init=False)
     handshakes: Handshakes = field(init=False)
     first_requests: FirstRequests = field(init=False)
@@ -70,6 +72,13 @@ class Side:
         self.new_gate = new_gate
         for link in self.stats.links:
             link.use_gate()
+
+    def note_set_by_hand(self, is_set: bool) -> None:
+        """Note whether a part of the throttle, if it throttles anything, is neither the file's nor leased."""
+        if not is_set or self.throttle.in_force_since is None:
+            self.by_hand_since = None
+        elif self.by_hand_since is None:
+            self.by_hand_since = self.throttle.clock()
 
     def replan_held(self) -> None:
         """Begin to plan every held fetch again, since the settings or the view of the cluster changed."""

@@ -8,7 +8,7 @@ from weir.proxy.admin.exposition import Family
 from weir.proxy.admin.fleet import Target
 from weir.proxy.admin.limit_metrics import limit_families
 from weir.proxy.admin.metrics import families
-from weir.proxy.admin.sources import ProcessStats, SideSource
+from weir.proxy.admin.sources import ProcessStats
 from weir.proxy.admin.tls_metrics import tls_families
 from weir.proxy.admin.troubles import trouble_families
 from weir.proxy.cluster.poll_metrics import poll_families
@@ -16,6 +16,7 @@ from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.upstream_probe import UpstreamProbe
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.log import EventLog
+from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import RelayStats
 from weir.proxy.shares.exchange import Exchange
 from weir.proxy.shares.metrics import share_families
@@ -28,7 +29,7 @@ from weir.quota.topic_names import TopicNames
 
 def every_family() -> Iterator[Family]:
     """Yield them."""
-    sides = [SideSource(Throttle("leader", 1, lambda: 0.0), RelayStats("leader"))]
+    sides = [Side(Throttle("leader", 1, lambda: 0.0), RelayStats("leader"), EventLog())]
     yield from families(sides, ProcessStats("1.2.3", TopicNames(lambda: 0.0), is_captured=True))
     yield from poll_families(PollStats(), 0.0)
     yield from share_families(Exchange(1, (), _nobody, EventLog()))

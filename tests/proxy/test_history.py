@@ -7,7 +7,8 @@ import pytest
 from tests.fakes.clock import MovedClock
 from weir.limits.clients import Clients
 from weir.proxy.admin.history import KEPT_SAMPLES, History, Trend
-from weir.proxy.admin.sources import SideSource
+from weir.proxy.log import EventLog
+from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import RelayStats
 from weir.quota.scopes import Recovering
 from weir.quota.settings import QuotaSettings, ThrottleSettings
@@ -21,7 +22,7 @@ class Past:
         self.clock = MovedClock(1000.0)
         self.throttle = Throttle("leader", 1, self.clock, ThrottleSettings(rate=rate))
         clients = Clients(self.clock, lambda *fault: None)
-        self.history = History([SideSource(self.throttle, RelayStats("leader"))], clients, self.clock)
+        self.history = History([Side(self.throttle, RelayStats("leader"), EventLog())], clients, self.clock)
         self._lag = self.throttle.lag.asker().topic(2, b"orders")
 
     def second(self, throttled: int = 0, other: int = 0, lag: int = 0, count: int = 1) -> None:

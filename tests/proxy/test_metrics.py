@@ -21,7 +21,9 @@ from weir.proxy.admin import exposition
 from weir.proxy.admin.exposition import Family, content_type, render
 from weir.proxy.admin.metrics import KNOWN_PROTOCOL_ERRORS, families
 from weir.proxy.admin.scrapes import Scrapes
-from weir.proxy.admin.sources import ProcessStats, SideSource
+from weir.proxy.admin.sources import ProcessStats
+from weir.proxy.log import EventLog
+from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import OTHER_PEERS, RelayStats
 from weir.quota.settings import SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
@@ -57,11 +59,11 @@ PROMISED = [
 ]
 
 
-def source(side: SideName, rate: int | None = None) -> SideSource:
-    return SideSource(Throttle(side, 1, MovedClock(), ThrottleSettings(rate=rate)), RelayStats(side))
+def source(side: SideName, rate: int | None = None) -> Side:
+    return Side(Throttle(side, 1, MovedClock(), ThrottleSettings(rate=rate)), RelayStats(side), EventLog())
 
 
-def busy_sides() -> list[SideSource]:
+def busy_sides() -> list[Side]:
     leader, follower = source("leader", 5_000_000), source("follower")
     leader.throttle.stats.replication_bytes[2, True] = 300
     leader.throttle.stats.replication_bytes[2, False] = 40
@@ -79,13 +81,13 @@ def busy_sides() -> list[SideSource]:
     leader.throttle.lag.evicted, leader.throttle.brokers.refused = 5, 6
     lag.update(7, 100, 115, 999.0)
     lag.update(7, 100, 115, 1000.0)
-    leader.relay.fetches_held = 13
-    leader.relay.links_of_other_peers = 2
-    leader.relay.fetch_requests[3] = 14
-    leader.relay.passthrough["tls"] = 1
-    follower.relay.passthrough["tls"] = 2
-    follower.relay.protocol_errors["malformed_frame"] = 3
-    leader.relay.connections = 5
+    leader.stats.fetches_held = 13
+    leader.stats.links_of_other_peers = 2
+    leader.stats.fetch_requests[3] = 14
+    leader.stats.passthrough["tls"] = 1
+    follower.stats.passthrough["tls"] = 2
+    follower.stats.protocol_errors["malformed_frame"] = 3
+    leader.stats.connections = 5
     return [leader, follower]
 
 
@@ -100,11 +102,11 @@ def process_stats() -> ProcessStats:
     return process
 
 
-async def text_of(sides: list[SideSource], accept: str = "") -> str:
+async def text_of(sides: list[Side], accept: str = "") -> str:
     return b"".join(render(families(sides, process_stats()), accept)).decode()
 
 
-async def samples_of(sides: list[SideSource]) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+async def samples_of(sides: list[Side]) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in parse_text(await text_of(sides))
@@ -301,7 +303,7 @@ async def test_metrics_counters_that_grow_between_slices_do_no_harm(monkeypatch:
         text += part.decode()
         side.throttle.stats.partition_bytes[b"new"][number] += 1
         side.throttle.lag.asker().topic(2, b"new").update(number, 0, 1, 1000.0)
-        side.relay.fetch_requests[number + 100] += 1
+        side.stats.fetch_requests[number + 100] += 1
     assert list(parse_text(text))
 
 

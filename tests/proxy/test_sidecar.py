@@ -174,7 +174,7 @@ async def test_sidecar_passes_bytes_and_counts_connections(broker: Broker) -> No
                 assert await weir.metric(f'weir_relayed_bytes_total{{side="leader",what="{what}"}}') == 14
             if is_open:
                 writer.close()
-                await until(lambda: not weir.sidecar.sides[0].relay.connections)
+                await until(lambda: not weir.sidecar.sides[0].stats.connections)
         assert await weir.metric('weir_connections_accepted_total{side="leader"}') == 1
         assert await weir.metric('weir_build_info{version="1.2.3"}') == 1
 
