@@ -5,7 +5,7 @@ strings and arrays are compact, and a tag buffer follows the header, every parti
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -13,9 +13,6 @@ from weir.protocol.errors import UnsupportedVersion
 from weir.protocol.header import FETCH, SIZE
 
 MAX_INT32: Final = 2**31 - 1
-
-NO_LEADER_EPOCH: Final = -1
-"""The leader epoch that Kafka assumes in a version without the field."""
 
 DECODED_VERSIONS: Final = range(0, 19)
 """The versions that weir decodes."""
@@ -85,8 +82,9 @@ class FetchVersion:
     """Topics go by id: 16 bytes in place of the name."""
     has_replica_state: bool = False
     """The replica id is not a field of the head, but a tag after the last field."""
+    leader_epoch_size: int = 0
+    """Bytes of current_leader_epoch behind the id of a requested partition; 0 in versions without it."""
     _requested: dict[int, struct.Struct] = field(init=False, default_factory=dict, repr=False, compare=False)
-    _with_epoch: dict[int, struct.Struct] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     @property
     def partition_size(self) -> int:
@@ -101,21 +99,9 @@ class FetchVersion:
             layout = self._requested[stride] = _picked(self.request_partition, names, stride)
         return layout
 
-    def changes(self, entries: bytes, stride: int) -> Iterable[tuple[int, int, int, int]]:
-        """Return (partition, current_leader_epoch, fetch_offset, partition_max_bytes) of `stride`-byte entries.
-
-        The leader epoch is NO_LEADER_EPOCH in versions without the field.
-        """
-        if "current_leader_epoch" not in self.request_partition.names:
-            return [
-                (id_, NO_LEADER_EPOCH, offset, size)
-                for id_, offset, size in self.requested(stride).iter_unpack(entries)
-            ]
-        layout = self._with_epoch.get(stride)
-        if layout is None:
-            names = ("partition", "current_leader_epoch", "fetch_offset", "partition_max_bytes")
-            layout = self._with_epoch[stride] = _picked(self.request_partition, names, stride)
-        return layout.iter_unpack(entries)
+    def leader_epoch(self, entry: bytes) -> bytes:
+        """Return the current_leader_epoch of one requested partition as on the wire, if it has one."""
+        return entry[SIZE.size : SIZE.size + self.leader_epoch_size]
 
     def with_max_bytes(self, entry: bytes, max_bytes: int) -> bytes:
         """Return one requested partition with another partition_max_bytes, the last fixed field in every version."""
@@ -177,6 +163,7 @@ _V9: Final = replace(  # KIP-320
     _V8,
     api_version=9,
     request_partition=_fields(_PARTITION, _LEADER_EPOCH, _FETCH_OFFSET, _LOG_START_OFFSET, _MAX_BYTES),
+    leader_epoch_size=4,
 )
 _V10: Final = replace(_V9, api_version=10)  # KIP-110: one more codec
 _V11: Final = replace(_V10, api_version=11, has_rack_id=True, has_preferred_read_replica=True)  # KIP-392

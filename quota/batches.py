@@ -30,18 +30,8 @@ class BatchSizes:
     next_size: int = 0  # of the batch at the fetch offset, read off the tail that was cut
     barren: int = 0  # grants in a row that brought nothing and may have had too small a cap
     bytes_per_offset: float = 0.0
-    _misses: int = 0
-
-    def learn(self, records: RecordsSeen) -> None:
-        """Take in what one response had of this partition."""
-        self.next_size = records.next_batch_size
-        if records.batches:
-            self.barren = self._misses = 0
-            smallest, largest = records.smallest, records.largest
-            if records.batches < FEW and self.seen:  # too few to replace what earlier ones showed
-                smallest, largest = min(smallest, self.smallest), max(largest, self.largest)
-            self.smallest, self.largest = smallest, largest
-            self.seen = min(self.seen + records.batches, 1000)
+    arrived: int = 0  # bytes of whole batches in the last answer; the next fetch offset tells their offsets
+    misses: int = 0  # grants in a row that brought nothing
 
     def miss(self, others: BatchSizes, *, is_last_hop: bool) -> None:
         """Note that a grant brought nothing, in an answer that had records of other partitions and room for more.
@@ -50,8 +40,8 @@ class BatchSizes:
         budget for some grants only: that is likely where sizes are known, of this partition or of `others` of the
         topic.
         """
-        self._misses += 1
-        if is_last_hop or max(self.seen, others.seen) < FEW or self._misses > _FORGIVEN_MISSES:
+        self.misses += 1
+        if is_last_hop or max(self.seen, others.seen) < FEW or self.misses > _FORGIVEN_MISSES:
             self.barren += 1
 
     @property
@@ -63,17 +53,6 @@ class BatchSizes:
     def is_even(self) -> bool:
         """Whether batches are so alike that a cap of several of them ends where a batch ends."""
         return self.seen >= FEW and self.largest - self.smallest <= self.largest * _EVEN_SPREAD
-
-    def likely_next(self, others: BatchSizes) -> int:
-        """Return the size of the next batch, or else of the largest one lately; 0 while none was seen."""
-        return self.next_size or self.largest or others.largest
-
-    def remaining(self, offsets: int, others: BatchSizes) -> float:
-        """Return the bytes in about `offsets` offsets, plus half a batch; inf while no size is known."""
-        known = self if self.bytes_per_offset else others
-        if not known.bytes_per_offset or not known.largest:
-            return float("inf")
-        return offsets * known.bytes_per_offset + known.largest / 2
 
     def cap_for(
         self, left: float, asked: int, others: BatchSizes, *, takes_out: bool = False, wastes_some: bool = False
@@ -100,3 +79,16 @@ class BatchSizes:
             return room, 0 < batch <= room
         # Sizes differ: ask for one whole batch, and for the head of the next, which tells its size.
         return min(asked, batch + BATCH_HEAD_SIZE), bool(self.next_size)
+
+
+def learn(records: RecordsSeen, *sizes: BatchSizes) -> None:
+    """Take in what one response had of a partition, into the partition's sizes and its topic's."""
+    for known in sizes:
+        known.next_size, known.arrived = records.next_batch_size, records.complete_bytes
+        if records.batches:
+            known.barren = known.misses = 0
+            smallest, largest = records.smallest, records.largest
+            if records.batches < FEW and known.seen:  # too few to replace what earlier ones showed
+                smallest, largest = min(smallest, known.smallest), max(largest, known.largest)
+            known.smallest, known.largest = smallest, largest
+            known.seen = min(known.seen + records.batches, 1000)

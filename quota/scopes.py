@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import ClassVar, NamedTuple
 
 from weir.lag.broker_ids import NO_BROKER
-from weir.quota.throttled_replicas import EVERY_PARTITION, NO_PARTITION, EveryPartition
+from weir.quota.throttled_replicas import EVERY_PARTITION, NO_PARTITION, Partitions
 
 
 class Ends(NamedTuple):
@@ -48,7 +48,7 @@ class ClusterFacts:
             return NO_PARTITION
         return frozenset([partition for partition, brokers in moves.items() if follower in brokers])
 
-    def perhaps_added(self, topic: bytes | None, follower: int) -> frozenset[int] | EveryPartition:
+    def perhaps_added(self, topic: bytes | None, follower: int) -> Partitions:
         """Return those of which one may be added, as far as it is known."""
         if self.adding is None:
             return EVERY_PARTITION
@@ -88,7 +88,7 @@ class Reassigned(Scope):
         added, spared = facts.perhaps_added(topic, ends.follower), _spared(self.spares_under_min_isr, facts, topic)
         if not spared:
             return added
-        return AllBut(spared) if isinstance(added, EveryPartition) else added - spared
+        return AllBut(spared) if isinstance(added, range) else added - spared
 
 
 @dataclass(frozen=True, slots=True)

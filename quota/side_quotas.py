@@ -14,7 +14,7 @@ from weir.quota.budget.simple_rate import SimpleRate
 from weir.quota.budget.strict import StrictQuota
 from weir.quota.scopes import ClusterFacts, Ends, Matching, Reassigned, Recovering
 from weir.quota.settings import LEAST_SHARE, UNTOLD, Clock, QuotaSettings, ThrottleSettings
-from weir.quota.throttled_replicas import CLUSTER_METADATA_TOPIC, EVERY_PARTITION, NO_PARTITION, AnyOf, EveryPartition
+from weir.quota.throttled_replicas import CLUSTER_METADATA_TOPIC, EVERY_PARTITION, NO_PARTITION, AnyOf, Partitions
 from weir.quota.topic_names import METADATA_LOG, TopicNames
 
 CONFIGURED = "configured"  # the name of the quota of the listed replicas
@@ -50,15 +50,11 @@ class SideQuotas:
         self.facts = ClusterFacts()
         self.quotas: tuple[Quota, ...] = ()
         """All quotas that bytes may belong to; the one of the listed replicas is the first."""
-        self._listed: dict[bytes, frozenset[int] | EveryPartition] = {}
-        self._listed_anywhere: frozenset[int] | EveryPartition = NO_PARTITION  # of any topic
+        self.is_throttling = False  # whether any of them may hold something back
+        self._listed: dict[bytes, Partitions] = {}
+        self._listed_anywhere: Partitions = NO_PARTITION  # of any topic
         self._told_lists: frozenset[bytes] | None = None
         self._make_quotas(None)
-
-    @property
-    def is_throttling(self) -> bool:
-        """Whether any quota may hold something back."""
-        return any([quota.limits for quota in self.quotas])
 
     @property
     def lists_any(self) -> bool:
@@ -67,7 +63,7 @@ class SideQuotas:
 
     def put_in_force(self, settings: ThrottleSettings) -> None:
         """Make the quotas that `settings` ask for. Those that stay keep what has passed, and what they owe."""
-        listed: dict[bytes, frozenset[int] | EveryPartition] = {}
+        listed: dict[bytes, Partitions] = {}
         for topic, replicas in settings.replicas.items():
             if topic == CLUSTER_METADATA_TOPIC:
                 continue
@@ -112,9 +108,11 @@ class SideQuotas:
             quota.name, quota.covers = name, covers
             quota.counts_in_sync = one is None or one.scope.counts_in_sync
             quota.is_observed = settings.is_observed or (one is not None and one.is_observed)
+            quota.limits = rate is not None and not quota.is_observed
             quota.shared_for = None if one is None else one.shared_for
             quotas.append(quota)
         self.quotas = tuple(quotas)
+        self.is_throttling = any([quota.limits for quota in quotas])
 
     def _kept_quotas(self, previous: ThrottleSettings | None) -> dict[str, Quota]:
         """Return the quotas that stay, by their names from now on. A change of its name forgives one nothing."""
@@ -157,7 +155,7 @@ class SideQuotas:
         """Return each quota with those of the topic's partitions that belong to it on a link."""
         return tuple([(quota, quota.covers(topic, topic_id, ends)) for quota in self.quotas if quota.is_for(ends)])
 
-    def _listed_partitions(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> frozenset[int] | EveryPartition:
+    def _listed_partitions(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> Partitions:
         """Return a topic's partitions in the settings' lists; where its name or lists were not told, any."""
         told = self._told_lists
         if topic is not None and (told is None or topic in told or topic in self._listed):
@@ -213,10 +211,10 @@ class SideQuotas:
             self.generation += 1
 
 
-def _union(parts: Iterable[frozenset[int] | EveryPartition]) -> frozenset[int] | EveryPartition:
+def _union(parts: Iterable[Partitions]) -> Partitions:
     union: set[int] = set()
     for part in parts:
-        if isinstance(part, EveryPartition):
+        if isinstance(part, range):
             return EVERY_PARTITION
         union |= part
     return frozenset(union)

@@ -174,7 +174,8 @@ class SideState:
 
     def record(self, quota: Quota, size: int) -> None:
         """Count bytes of a quota that were sent, in sync or not."""
-        quota.record(size)
+        quota.passed_bytes += size
+        quota.measured.record(size)
         if self.stats.interval is not None:
             self.stats.interval.record(quota.name, self.clock(), size)
 
@@ -194,10 +195,6 @@ class SideState:
             mode: Literal["observe", "shared"] | None = None if one.shared_for is None else "shared"
             is_observed = one.is_observed or settings.is_observed
             yield CountedQuota(one.name, one.rate, settings.policy, "observe" if is_observed else mode)
-
-    def counted_peer(self, peer: int) -> int:
-        """Return the id that a peer's bytes are counted under. On the follower's side it is always a broker's."""
-        return NO_BROKER if self.side == "leader" and self.brokers.is_refused(peer) else peer
 
     def refuse_replica(self, broker_id: int, topic: bytes) -> None:
         """Note that the cluster knows no replica of `topic` on such a broker: the id gets no metric series."""

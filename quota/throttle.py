@@ -43,9 +43,8 @@ class Throttle(SideState):
 
     def link(self, peer: int, *, is_stranger: bool = False) -> ReplicaLink:
         """Return the state of a new connection with broker `peer`. A stranger only claims to be a broker."""
-        link = ReplicaLink(self, peer, _no_session if is_stranger else self.open_session)
-        link.partitions.is_stranger = is_stranger
-        self._silent_since.pop(link.counted_peer, None)
+        link = ReplicaLink(self, peer, _no_session if is_stranger else self.open_session, is_stranger=is_stranger)
+        self._silent_since.pop(link.partitions.counted_peer, None)
         self.holders.add(link)
         return link
 
@@ -63,8 +62,8 @@ class Throttle(SideState):
         return dict(self._silent_since)
 
     def _note_end(self, link: ReplicaLink) -> None:
-        peer, fetched_at = link.counted_peer, link.partitions.asker.at
-        others = any(other.counted_peer == peer for other in self.links)
+        peer, fetched_at = link.partitions.counted_peer, link.partitions.asker.at
+        others = any(other.partitions.counted_peer == peer for other in self.links)
         if self.side == "leader" and not others and fetched_at > -inf and self.lag.knows(peer):
             self._silent_since[peer] = fetched_at
 
@@ -88,11 +87,11 @@ class Throttle(SideState):
         before = self.clock() - self.lag.replica_lag_time_max
         told: set[tuple[bytes, int, int]] = set()  # a follower that came back has two connections for a moment
         for link in list(self.links):
-            if link.partitions.asker.at < before or self.brokers.is_refused(link.replica_id):
+            if link.partitions.asker.at < before or self.brokers.is_refused(link.partitions.replica_id):
                 continue
             for topic in list(link.partitions.topics.values()):
                 for partition in list(topic.behind):
-                    if (row := (topic.lag.topic, partition, link.replica_id)) not in told:
+                    if (row := (topic.lag.topic, partition, link.partitions.replica_id)) not in told:
                         told.add(row)
                         yield row
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 _ENTRY = re.compile(r"([0-9]+):([0-9]+)")
 # Java's String.trim, which Kafka applies: every character up to and including the space, and no other kind of blank.
@@ -56,7 +57,7 @@ class ThrottledReplicas:
         """Return the partitions whose replica on this broker is throttled; None means all of them."""
         if self.by_broker is None:
             return None
-        return self.by_broker.get(broker_id, _NO_PARTITIONS)
+        return self.by_broker.get(broker_id, NO_PARTITION)
 
     def __bool__(self) -> bool:
         return self.by_broker is None or bool(self.by_broker)
@@ -72,7 +73,6 @@ class ThrottledReplicas:
         return ",".join(f"{partition}:{broker}" for partition, broker in pairs)
 
 
-_NO_PARTITIONS: frozenset[int] = frozenset()
 ALL_REPLICAS = ThrottledReplicas(None)
 
 
@@ -92,13 +92,6 @@ def _read_entry(entry: str) -> tuple[int, int]:
     return int(ids[0]), int(ids[1])
 
 
-class EveryPartition:
-    """The set of all partition ids: what `*` throttles."""
-
-    def __contains__(self, partition: object) -> bool:
-        return True
-
-
 class AnyOf:
     """The union of `parts`, without a copy of them."""
 
@@ -111,6 +104,9 @@ class AnyOf:
         return any(partition in part for part in self._parts)
 
 
-EVERY_PARTITION = EveryPartition()
-NO_PARTITION: frozenset[int] = frozenset()
+EVERY_PARTITION: Final = range(_INT32_MAX + 1)  # what `*` throttles
+NO_PARTITION: Final[frozenset[int]] = frozenset()
+Partitions = frozenset[int] | range
+"""Some partitions of a topic, or all."""
+
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"  # never throttled: that would hold back every broker

@@ -59,10 +59,10 @@ def lines(
         name = quota.settings.name
         quota_id = f"{throttle.side}.{_SETTINGS[name]}" if name in _SETTINGS else name
         yield _quota_line(quota, quota_id, key.end_seconds, common)
-    connections = Counter(link.counted_peer for link in throttle.links)
+    connections = Counter(link.partitions.counted_peer for link in throttle.links)
     behind: Counter[int] = Counter()
     for link in throttle.links:
-        behind[link.counted_peer] += link.partitions.behind_count
+        behind[link.partitions.counted_peer] += link.partitions.behind_count
     away = throttle.away()
     for peer in {**counts.links, **connections, **away}:
         link_counts = counts.link(peer)

@@ -111,7 +111,7 @@ def _link_status(link: ReplicaLink, now: float) -> dict[str, Any]:
     since = link.unanswered_since
     return {
         "peer": link.partitions.peer,
-        "replica_id": link.replica_id,
+        "replica_id": link.partitions.replica_id,
         "throttled_partitions_behind": link.partitions.waiting_count,
         "left_out_for_seconds": None if since is None else round(now - since, 3),
     }

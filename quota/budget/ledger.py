@@ -100,8 +100,8 @@ class StrictLedger:
                 return time + WINDOW_SECONDS
         return now + _UNKNOWN_WAIT_SECONDS
 
-    def want(self, *, is_waited_for: bool = False) -> None:
-        """Note that a link wants budget. After a second without anyone wanting or sending, the credit begins at 0.
+    def want(self, *, is_waited_for: bool = False) -> float:
+        """Note that a link wants budget. Returns the credit, which begins at 0 after a second without use.
 
         Else it would come as a burst on top of the first second's quota. What links in line wait for stays.
         """
@@ -111,6 +111,7 @@ class StrictLedger:
         self._wanted_until = max(self._wanted_until, now + WINDOW_SECONDS)
         if is_new and not self._sent and not self.reserved:
             self._credit = min(self._credit, 0.0)
+        return self._credit - self._exempt_owed + _EPSILON_BYTES
 
     def reserve(self, size: int) -> None:
         """Set `size` bytes aside for a request that is about to be forwarded."""
@@ -268,11 +269,16 @@ class LinkAccounts:
         for account in self._accounts.values():
             account.arrived = 0
 
-    def confirm(self) -> None:
-        """Note that the follower has received everything handed over: the bytes leave the window a second from now."""
+    def confirm(self, *, let_arrive: bool = False) -> None:
+        """Note that the follower has received everything handed over: the bytes leave the window a second from now.
+
+        With `let_arrive` nothing is held back any more.
+        """
         for account in self._accounts.values():
             if account.unconfirmed:
                 account.confirm(account.unconfirmed)
+        if let_arrive:
+            self.let_arrive(math.inf)
 
     def arrive(self, reserved: Bytes, size: int) -> Bytes:
         """Note that `size` bytes have arrived of what was handed over, or else of an answer that has not passed whole.

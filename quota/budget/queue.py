@@ -25,7 +25,9 @@ _MOST_FINISHED = 256
 
 
 @dataclass(slots=True, eq=False)
-class _Claim:
+class Claim:
+    """One link's place in a line."""
+
     link: Hashable
     replica: Hashable
     start: float  # where its turn begins, in bytes: the scale on which every replica gets the same
@@ -50,7 +52,7 @@ class BudgetQueue:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._claims: dict[Hashable, _Claim] = {}
+        self.claims: dict[Hashable, Claim] = {}  # by link, also those that have lapsed
         self._finished: dict[Hashable, float] = {}  # by replica: where its last turn ended, in bytes
         self._most_finished = _MOST_FINISHED
         self._reached = 0.0  # where the last turn began, in bytes
@@ -59,7 +61,7 @@ class BudgetQueue:
         # Every plan of every link asks for the bytes ahead of it, and claims change less often: they are sorted and
         # summed up once. Claims that have lapsed are in the sums with 0 bytes.
         self._sorted_until = -math.inf  # until the first of these claims lapses; -inf: a claim has changed
-        self._line: list[_Claim] = []
+        self._line: list[Claim] = []
         self._places: list[tuple[float, int]] = []
         self._sums: list[float] = [0.0]  # the bytes ahead of each place in the line, and last the total
         self._urgent_sums: list[float] = [0.0]  # the same of the urgent claims
@@ -71,7 +73,7 @@ class BudgetQueue:
     ) -> float:
         """Return the bytes claimed by the links ahead of `link`, or of where it would stand. `turn`: as in `wait`."""
         self._sort(link)
-        own = self._claims.get(link)
+        own = self.claims.get(link)
         if own is None:
             place = bisect_left(
                 self._places, (self._start_of(link if replica is None else replica, turn), self._number)
@@ -84,11 +86,6 @@ class BudgetQueue:
         if is_urgent:
             return urgent[place]
         return self._sums[place] + urgent[-1] - urgent[place if own is None else place + 1]
-
-    def claim_of(self, link: Hashable) -> tuple[float, float] | None:
-        """Return the bytes of credit that `link` waits for, and what its turn takes; None where it has no place."""
-        claim = self._claims.get(link)
-        return None if claim is None else (claim.size, claim.share)
 
     def first(self) -> Hashable | None:
         """Return the link whose turn is next; None when nobody waits."""
@@ -115,10 +112,10 @@ class BudgetQueue:
         `share` is what its turn takes in bytes, where that is not `size`. `turn` is what one turn of the link takes
         now: what a replica had in earlier, larger shares counts against it as one turn of that size.
         """
-        claim = self._claims.get(link)
+        claim = self.claims.get(link)
         if claim is None:
             replica = link if replica is None else replica
-            claim = self._claims[link] = _Claim(link, replica, self._start_of(replica, turn), self._number)
+            claim = self.claims[link] = Claim(link, replica, self._start_of(replica, turn), self._number)
             self._number += 1
             self._sorted_until = -math.inf
         elif (claim.size, claim.is_urgent) != (size, is_urgent) or claim.until < self._clock():
@@ -133,13 +130,13 @@ class BudgetQueue:
     def served(self, link: Hashable, size: float, *, is_urgent: bool, replica: Hashable = None) -> None:
         """Note that `link` had its turn, with `size` bytes."""
         replica = link if replica is None else replica
-        claim = self._claims.get(link)
+        claim = self.claims.get(link)
         # Counted from where its own turn began: it loses nothing to a link that went first while it was away.
         start = max(self._reached, self._finished.get(replica, 0.0)) if claim is None else claim.start
         if claim is not None:
             self._reached = max(self._reached, claim.start)
         self.leave(link)
-        if self._claims:
+        if self.claims:
             self._finished[replica] = max(start + size, self._finished.get(replica, 0.0))
             if len(self._finished) > self._most_finished:
                 self._finished = {one: end for one, end in self._finished.items() if end > self._reached}
@@ -149,7 +146,7 @@ class BudgetQueue:
             self._finished = {}  # nobody waited, so nothing had so far counts against anyone
         if not is_urgent:
             self._owed = max(0.0, self._owed - size)
-        elif any([not other.is_urgent for other in self._claims.values()]):
+        elif any([not other.is_urgent for other in self.claims.values()]):
             self._owed += size * FLOOR / (1 - FLOOR)
 
     def settle(self, replica: Hashable, more: int) -> None:
@@ -159,14 +156,14 @@ class BudgetQueue:
 
     def leave(self, link: Hashable) -> None:
         """Take `link` out of the line."""
-        if self._claims.pop(link, None) is not None:
+        if self.claims.pop(link, None) is not None:
             self._sorted_until = -math.inf
 
     def __len__(self) -> int:
-        return len(self._claims)
+        return len(self.claims)
 
-    def _waiting(self, replica: Hashable) -> list[_Claim]:
-        return [claim for claim in self._claims.values() if claim.replica == replica]
+    def _waiting(self, replica: Hashable) -> list[Claim]:
+        return [claim for claim in self.claims.values() if claim.replica == replica]
 
     def _start_of(self, replica: Hashable, turn: float) -> float:
         """Return where a replica's next turn begins: after its last one, and after all that it waits for."""
@@ -182,10 +179,10 @@ class BudgetQueue:
         now = self._clock()
         if now <= self._sorted_until:
             return now
-        for claim in [claim for claim in self._claims.values() if claim.until + PLACE_SECONDS < now]:
+        for claim in [claim for claim in self.claims.values() if claim.until + PLACE_SECONDS < now]:
             if claim.link != asking:
-                del self._claims[claim.link]
-        line = self._line = sorted(self._claims.values(), key=attrgetter("place"))
+                del self.claims[claim.link]
+        line = self._line = sorted(self.claims.values(), key=attrgetter("place"))
         self._places = [claim.place for claim in line]
         sizes = [claim.size if claim.until >= now else 0.0 for claim in line]
         self._sums = [0.0, *accumulate(sizes)]

@@ -13,7 +13,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from weir.quota.budget.ledger import StrictLedger
-from weir.quota.budget.queue import CLAIM_SECONDS, BudgetQueue
+from weir.quota.budget.queue import BudgetQueue
 from weir.quota.budget.simple_rate import SimpleRate
 from weir.quota.scopes import Ends
 from weir.quota.settings import Policy
@@ -92,7 +92,8 @@ class Quota(ABC):
         self.line = line  # links that found too little budget
         self.passed_bytes = 0  # all that has passed of it
         self.counts_in_sync = True
-        self.is_observed = False  # whether it only counts, and holds nothing back
+        self.is_observed = False  # whether it only counts
+        self.limits = False  # whether it may hold something back: it has a rate, and is not observed
         self.shared_for: int | None = None
         """The only follower whose links it covers, where it is kept together with other sidecars; None: any."""
 
@@ -105,17 +106,9 @@ class Quota(ABC):
         """Bytes/s; None limits nothing, 0 lets nothing through."""
         return self.ledger.rate
 
-    @property
-    def limits(self) -> bool:
-        """Whether it may hold something back."""
-        return self.ledger.rate is not None and not self.is_observed
-
-    def refresh(self) -> None:
-        """Bring what depends on time up to date, before links ask."""
-
     @abstractmethod
     def offer(self, ask: Ask, now: float) -> Offer:
-        """Return what one fetch may have. Changes nothing."""
+        """Return what one fetch may have. Somebody wants it: what depends on time is brought up to date."""
 
     @abstractmethod
     def judge(self, offer: Offer, part: Part) -> Verdict:
@@ -123,31 +116,10 @@ class Quota(ABC):
 
     def wait(self, ask: Ask, offer: Offer, part: Part, now: float) -> None:
         """Keep the link's place in the line, for `part`."""
-        self.line.wait(
-            ask.link,
-            0.0 if ask.is_lent else self.needed(part),
-            now + CLAIM_SECONDS,
-            replica=ask.replica_id,
-            is_urgent=ask.is_urgent,
-            turn=offer.turn,
-            share=part.size,
-        )
-
-    def needed(self, part: Part) -> float:
-        """Return the credit to wait for: all that the part reserves, but at most half of what can gather.
-
-        A batch larger than that goes as debt: beside records in sync a fetch never finds all of the credit.
-        """
-        return min(part.size, self.ledger.most_credit / 2)
 
     def served(self, ask: Ask, part: Part) -> None:
         """Note that the link was granted `part`."""
         self.line.served(ask.link, part.size, is_urgent=ask.is_urgent, replica=ask.replica_id)
-
-    def record(self, size: int) -> None:
-        """Note that bytes of it have passed."""
-        self.measured.record(size)
-        self.passed_bytes += size
 
     @abstractmethod
     def is_exceeded(self, now: float) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Final
 
+from weir.quota.budget.ledger import CREDIT_SECONDS
+from weir.quota.budget.queue import CLAIM_SECONDS
 from weir.quota.budget.quota import Ask, Offer, Part, Quota, Verdict
 from weir.quota.settings import Policy
 
@@ -27,69 +29,84 @@ class StrictQuota(Quota):
     policy: ClassVar[Policy] = "strict"
     reserves: ClassVar[bool] = True
 
-    def refresh(self) -> None:
-        if self.rate:
-            self.ledger.want(is_waited_for=len(self.line) > 0)
-
     def offer(self, ask: Ask, now: float) -> Offer:
-        rate = self.rate
+        ledger, rate, waiting = self.ledger, self.ledger.rate, len(self.line.claims)
         if not rate:
             return Offer(self, math.inf)
+        credit = ledger.want(is_waited_for=waiting > 0)
         share = rate * (SHARE_BESIDE_LIVE_SECONDS if ask.is_live else SHARE_SECONDS)
-        fair = rate * ROUND_SECONDS / (len(self.line) + 1)
-        if ask.is_first and len(self.line) >= CROWD:
+        fair = rate * ROUND_SECONDS / (waiting + 1)
+        if ask.is_first and waiting >= CROWD:
             fair = min(fair, rate * FIRST_SHARE_SECONDS)
         share = min(share, fair)
         turn = max(share, ask.next_batch)
         ahead = self.line.ahead_of(ask.link, replica=ask.replica_id, is_urgent=ask.is_urgent, turn=turn)
-        claim = self.line.claim_of(ask.link) if ahead else None
+        claim = self.line.claims.get(ask.link) if ahead else None
         # Times of the ledger are compared with a new reading of the clock: it has read it since `now`.
-        if claim is not None and claim[0] <= MOST_STALE * turn and self.ledger.credit_at(ahead) > self.ledger.clock():
-            size, share = claim
-            claimed = Part(int(share), 0)
-            return Offer(self, self.ledger.credit_at(size + ahead), ahead=ahead, turn=turn, claimed=claimed)
+        if claim is not None and claim.size <= MOST_STALE * turn and ledger.credit_at(ahead) > ledger.clock():
+            claimed = Part(int(claim.share), 0)
+            return Offer(self, ledger.credit_at(claim.size + ahead), ahead=ahead, turn=turn, claimed=claimed)
         # A fetch that comes late takes along what has gathered meanwhile, within bounds: else a burst would repeat each
         # second.
-        spend = min(max(self.ledger.credit() - ahead, share), rate * LARGEST_SHARE_SECONDS, fair)
+        spend = min(max(credit - ahead, share), rate * LARGEST_SHARE_SECONDS, fair)
         if ask.is_lent:  # all that is lent may come in one moment
             lent_seconds = LENT_SECONDS + min(ask.distance, SLOWEST_SHARE_SECONDS)
-            most, ledger = rate * lent_seconds, self.ledger
+            most = rate * lent_seconds
             spend = min(spend, most / (ledger.waiting_links + 1), max(0.0, most - ledger.held_back))
         elif ask.answer_seconds > SLOW_SECONDS:
             spend = max(spend, min(rate * min(ask.answer_seconds, SLOWEST_SHARE_SECONDS), fair))
         spend = min(spend, max(ask.most_beside_live, share))
         return Offer(self, now, spend, share, ahead, turn, is_lent=ask.is_lent)
 
+    def wait(self, ask: Ask, offer: Offer, part: Part, now: float) -> None:
+        self.line.wait(
+            ask.link,
+            0.0 if ask.is_lent else self._needed(part),
+            now + CLAIM_SECONDS,
+            replica=ask.replica_id,
+            is_urgent=ask.is_urgent,
+            turn=offer.turn,
+            share=part.size,
+        )
+
+    def _needed(self, part: Part) -> float:
+        """Return the credit to wait for: all that the part reserves, but at most half of what can gather.
+
+        A batch larger than that goes as debt: beside records in sync a fetch never finds all of the credit.
+        """
+        return min(part.size, (self.ledger.rate or 0) * CREDIT_SECONDS / 2)
+
     def is_exceeded(self, now: float) -> bool:
-        return not self.rate or self.ledger.credit() <= 0
+        return not self.ledger.rate or self.ledger.credit() <= 0
 
     def judge(self, offer: Offer, part: Part) -> Verdict:
-        ledger, ahead = self.ledger, offer.ahead
+        ledger, rate, ahead = self.ledger, self.ledger.rate or 0, offer.ahead
+        most_credit = rate * CREDIT_SECONDS
         if offer.is_lent:  # it goes where nothing is owed, and less than the quota came in the last second
             ready = max(ledger.credit_at(ahead), ledger.room_at(ahead))
-            return Verdict(ready <= self.ledger.clock(), ready)
+            return Verdict(ready <= ledger.clock(), ready)
         if not ahead:
-            needed = self.needed(part)
-        elif part.size > max(offer.spend, ledger.most_credit):
+            needed = self._needed(part)
+        elif part.size > max(offer.spend, most_credit):
             needed = part.size + ahead  # its debt would take from those ahead what they wait for
         else:
             # At the most credit those ahead could have gone, so they are away, and no more credit gathers for them.
-            needed = min(self.needed(part) + ahead, ledger.most_credit)
+            needed = min(self._needed(part) + ahead, most_credit)
         ready = ledger.credit_at(needed)
-        if ready > self.ledger.clock():
+        if ready > ledger.clock():
             return Verdict(False, ready)
         if ahead:
             # A batch that goes beyond the window would take the room that those ahead wait for: each time, where they
             # come back seldom. So there has to be as much room as gathers while they could have gone.
-            ready = ledger.room_at(min(part.size, ledger.most_credit))
-            if ready > self.ledger.clock():
+            ready = ledger.room_at(min(part.size, most_credit))
+            if ready > ledger.clock():
                 return Verdict(False, ready)
         room = ledger.room() - ahead
         beyond = max(0, part.batch - 1)  # a whole batch goes wherever there is any room
         if part.size <= room + beyond:
             return Verdict(True, ready)
-        smallest = min(offer.share, (self.rate or 0) * SMALLEST_FILL_SECONDS)
+        smallest = min(offer.share, rate * SMALLEST_FILL_SECONDS)
         ready = ledger.room_at(smallest + ahead)
-        if ready > self.ledger.clock():
+        if ready > ledger.clock():
             return Verdict(False, ready)
         return Verdict(False, ledger.room_at(part.size - beyond + ahead), spend=room)

@@ -18,7 +18,6 @@ from weir.protocol.take_out import Passing
 from weir.quota.fetch import request_parts
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.fetch.link_state import LinkState
-from weir.quota.fetch.order import granted_bytes
 from weir.quota.fetch.plan import Action, FetchPlan, FetchView
 from weir.quota.fetch.sessions import LEFT_OUT_MS
 from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, InFlight, LeaderEntry, ReplicaPartition
@@ -29,11 +28,11 @@ _EMPTY_MS = 1
 
 def commit(view: FetchView, plan: FetchPlan) -> Steps[Decision]:
     """Carry out `plan`, which was made from `view` just now. Done in steps."""
-    state, request, partitions = view.state, view.request, view.partitions
+    state, request, partitions = view.state, view.request, view.state.partitions
     for offer, part in plan.claims:
         offer.quota.wait(view.ask, offer, part, view.now)
-    if not plan.asks_all or plan.action not in (Action.GRANT, Action.PROBE):
-        state.leave_unanswered(view.now)
+    if state.unanswered_since is None and (not plan.asks_all or plan.action not in (Action.GRANT, Action.PROBE)):
+        state.unanswered_since = view.now
     if plan.action is Action.ANSWER:
         return Answer((yield from _empty_answer(state, request)))
     if plan.action is Action.HOLD and view.held_seconds:
@@ -79,7 +78,7 @@ def _granted(view: FetchView, plan: FetchPlan) -> InFlight:
     reserved = state.accounts.reserve({one.ledger: part.size for one, part in plan.parts.items() if one.reserves})
     if not state.throttle.takes_out:
         state.accounts.let_arrive(0 if view.ask.is_lent else math.inf)
-    state.partitions.queue.granted(plan.grants, max(reserved.values(), default=0), by_turns=view.by_turns)
+    state.partitions.queue.granted(plan.grants, max(reserved.values(), default=0), by_turns=view.terms.by_turns)
     state.partitions.leave_out([replica for replica, _ in plan.grants])
     grants_are_first = view.now < state.crowded_until and not state.grants_filled_answer
     if grants_are_first:
@@ -88,7 +87,7 @@ def _granted(view: FetchView, plan: FetchPlan) -> InFlight:
     return InFlight(
         parts=plan.parts,
         reserved=reserved,
-        grants={replica: granted_bytes(replica, cap) for replica, cap in plan.grants},
+        grants={replica: max(cap, replica.batches.next_size) for replica, cap in plan.grants},
         asks_all=plan.asks_all,
         grants_are_first=grants_are_first,
         shares_max_bytes=plan.max_bytes is not None,
@@ -150,8 +149,8 @@ def _forward(
 
     A whole answer has an entry for every partition, so those left out get an empty one.
     """
-    side, row, sessions = state.throttle, fetch_version(request.header.api_version), state.sessions
-    partitions, asks = state.partitions, asked != ()
+    side, rules, sessions = state.throttle, state.throttle.rules, state.sessions
+    row, partitions, asks = sessions.row, state.partitions, asked != ()
     appended, appended_topics = b"", 0
     if sessions.is_incremental:
         request = yield from sessions.changes(
@@ -159,7 +158,7 @@ def _forward(
             partitions,
             grants,
             asked,
-            is_throttling=side.is_throttling,
+            is_throttling=rules.is_throttling,
             grants_are_first=fetch.grants_are_first,
         )
     else:
@@ -181,7 +180,7 @@ def _forward(
         sessions.is_asked_for_offsets = False
     fetch.forwarded_at, fetch.max_wait_seconds = side.clock(), request.max_wait_ms / 1000
     state.in_flight = fetch
-    limit = side.settings.response_max_bytes
+    limit = rules.settings.response_max_bytes
     if limit is not None:
         request, state.next_included = request_parts.limit_response(request, limit, state.next_included)
     fetch.max_bytes = request.max_bytes
@@ -189,8 +188,8 @@ def _forward(
     expected = Expected(
         appended,
         appended_topics,
-        walk=side.rules.walked_topics(partitions.ends, by_id=row.names_topics_by_id),
-        head_patch=sessions.head_patch(leaves_out=drops_behind and sessions.in_session),
+        walk=rules.walked_topics(partitions.ends, by_id=row.names_topics_by_id),
+        head_patch=sessions.head_patch(leaves_out=drops_behind),
         most_partitions=partitions.count,
         most_topics=partitions.count + len(request.topics),  # each partition may come in a topic entry of its own
         admit=Inclusion(state, fetch) if side.takes_out and may_bring_more else None,
@@ -219,12 +218,12 @@ class Inclusion:
             return Passing.ALL
         granted = fetch.grants.get(replica)
         if granted is None:
-            is_held_back = replica.is_waiting and state.throttle.is_throttling
+            is_held_back = replica.is_waiting and state.throttle.rules.is_throttling
             # Kafka's Raft client fetches the metadata log with 0 bytes, and gets records all the same.
             asks_for_none = not replica.max_bytes and key not in METADATA_LOG
             return Passing.NOTHING if is_held_back or asks_for_none else Passing.ALL
         quotas = replica.quotas
-        if any([not quota.rate for quota in quotas]):  # it became 0 after the grant
+        if any([not quota.ledger.rate for quota in quotas]):  # it became 0 after the grant
             return Passing.NOTHING
         if (extra := size - granted) > 0:  # a first batch that is larger goes where every quota has room for it
             ledgers = [quota.ledger for quota in quotas if quota.reserves]

@@ -5,19 +5,22 @@ A whole request lists every partition that its follower wants, an incremental on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_session import FIRST_SESSION_VERSION
-from weir.protocol.fetch_versions import fetch_version
+from weir.protocol.fetch_versions import FetchVersion
 from weir.protocol.steps import Steps, StepWork
 from weir.quota.fetch.partitions import LinkPartitions
-from weir.quota.fetch.state import ReplicaTopic
+from weir.quota.fetch.state import UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic
 
 PARTITIONS_PER_STEP = 60  # in one step: about 2 ms, where all of them are new, each in a new topic
 TOPICS_PER_STEP = 2_000  # in one step, where they repeat the request before
 _COUNTED_PER_STEP = 3_000  # topics
+LAST_VERSION_BEFORE_LEADER_EPOCHS = 4  # followers below level 0.11 (KIP-101): they truncate to their high watermark
+# how long a partition is remembered after the last fetch that asked for it: longer than a hop leaves one out
+ABSENT_SECONDS = 15.0
 MOST_PARTITIONS = 200_000  # of one follower on one connection; Kafka recommends no more in a whole cluster
 
 
@@ -32,8 +35,7 @@ class TooManyPartitions(Exception):
 def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: float) -> Steps[None]:
     """Take in request `number` of a link, which lists every partition. Done in steps."""
     link.asker.fetched(now)
-    row = fetch_version(request.header.api_version)
-    count = 0
+    row, count = link.sessions.row, 0
     for first in range(0, len(request.topics), _COUNTED_PER_STEP):
         count += sum(
             [len(topic.entries) // topic.stride for topic in request.topics[first : first + _COUNTED_PER_STEP]]
@@ -42,7 +44,6 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
             yield
     if count > MOST_PARTITIONS:
         raise TooManyPartitions(count)
-    keeps_entries = request.header.api_version >= FIRST_SESSION_VERSION
     new = StepWork(PARTITIONS_PER_STEP)  # partitions looked at one by one
     for first in range(0, len(request.topics), TOPICS_PER_STEP):
         if first:
@@ -50,38 +51,35 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
         for name, entries, stride, tags in request.topics[first : first + TOPICS_PER_STEP]:
             if not entries:
                 continue
-            topic = link.topic(name, row.names_topics_by_id)
+            topic = link.topics.get(name) or link.add_topic(name, is_id=row.names_topics_by_id)
             topic.tags = tags or topic.tags
             if topic.repeats_request(entries, number):
                 continue
             for block in blocks_of(entries, stride):
-                if keeps_entries:
-                    _take_entries(link, topic, block, row.changes(block, stride), stride, now)
-                else:
-                    _take_block(link, topic, row.requested(stride).iter_unpack(block), now)
+                _take_block(link, topic, block, row, stride, now)
                 if new.is_enough(len(block) // stride):
                     yield
     if count != link.count:
         yield from _set_aside_absent(link, request, now)
         if count != link.count:
             raise MalformedFrame("a partition is named twice in a full fetch", 0)
-    yield from link.classify_failed()
-    link.forget_absent(now)
+    if link.failed:
+        yield from link.classify_failed()
+    _forget_absent(link, now)
 
 
 def take_incremental(link: LinkPartitions, request: FetchRequest, now: float) -> Steps[None]:
     """Take in a request that lists what changed in its session. Done in steps."""
     link.asker.fetched(now)
-    row = fetch_version(request.header.api_version)
-    work = StepWork(PARTITIONS_PER_STEP)
+    row, work = link.sessions.row, StepWork(PARTITIONS_PER_STEP)
     for name, entries, stride, tags in request.topics:
         if not entries:
             continue
-        topic = link.topic(name, row.names_topics_by_id)
+        topic = link.topics.get(name) or link.add_topic(name, is_id=row.names_topics_by_id)
         topic.tags = tags or topic.tags
         topic.forget_requests()
         for part in blocks_of(entries, stride):
-            _take_entries(link, topic, part, row.changes(part, stride), stride, now)
+            _take_block(link, topic, part, row, stride, now)
             if link.count > MOST_PARTITIONS:
                 raise TooManyPartitions(link.count)
             if work.is_enough(1 + len(part) // stride):
@@ -90,11 +88,12 @@ def take_incremental(link: LinkPartitions, request: FetchRequest, now: float) ->
         if name in link.topics:
             topic = link.topics[name]
             for partition in topic.partitions.keys() & set(partitions):
-                link.set_aside(topic, partition, now)
+                _set_aside(link, topic, partition, now)
                 if work.is_enough(1):
                     yield
-    yield from link.classify_failed()
-    link.forget_absent(now)
+    if link.failed:
+        yield from link.classify_failed()
+    _forget_absent(link, now)
 
 
 def blocks_of(entries: bytes, stride: int) -> Sequence[bytes]:
@@ -106,58 +105,39 @@ def blocks_of(entries: bytes, stride: int) -> Sequence[bytes]:
 
 
 def _take_block(
-    link: LinkPartitions,
-    topic: ReplicaTopic,
-    entries: Iterable[tuple[int, int, int]],
-    now: float,
+    link: LinkPartitions, topic: ReplicaTopic, entries: bytes, row: FetchVersion, stride: int, now: float
 ) -> None:
-    """Take in entries below v7: only what throttling needs is kept of each."""
-    partitions = topic.partitions
-    for partition, fetch_offset, max_bytes in entries:
+    """Take in entries of one topic. From v7 on each is kept: the leader may need one that its follower did not repeat.
+
+    Below v7 only what throttling needs is kept.
+    """
+    partitions, sessions = topic.partitions, link.sessions
+    keeps_entries, epoch = row.api_version >= FIRST_SESSION_VERSION, slice(4, 4 + row.leader_epoch_size)
+    start, entry = 0, b""
+    for partition, fetch_offset, max_bytes in row.requested(stride).iter_unpack(entries):
         replica = partitions.get(partition)
-        max_bytes = _checked(link, partition, fetch_offset, max_bytes)
+        if keeps_entries:
+            entry = entries[start : start + stride]
+            start += stride
+            if replica is not None and replica.entry == entry:
+                continue
+        if max_bytes <= 0 or fetch_offset < 0 or partition < 0:
+            max_bytes = _checked(link, partition, fetch_offset, max_bytes)
         if replica is None:
-            replica = link.appear(topic, partition, fetch_offset, max_bytes, now)
-        elif replica.fetch_offset == fetch_offset and replica.max_bytes == max_bytes:
+            replica = _appear(link, topic, partition, fetch_offset, max_bytes, entry[epoch], now)
+        elif not keeps_entries and (replica.fetch_offset, replica.max_bytes) == (fetch_offset, max_bytes):
             continue
         else:
-            link.move(replica, fetch_offset, now)
-            replica.max_bytes = max_bytes
-        link.classify(replica)
-
-
-def _take_entries(
-    link: LinkPartitions,
-    topic: ReplicaTopic,
-    entries: bytes,
-    changes: Iterable[tuple[int, int, int, int]],
-    stride: int,
-    now: float,
-) -> None:
-    """Take in entries of v7 and later, and keep each: the leader may need one that its follower did not repeat."""
-    partitions, touched = topic.partitions, link.sessions.touched
-    start = 0
-    for partition, leader_epoch, fetch_offset, max_bytes in changes:
-        entry = entries[start : start + stride]
-        start += stride
-        replica = partitions.get(partition)
-        if replica is not None and replica.entry == entry:
-            continue
-        max_bytes = _checked(link, partition, fetch_offset, max_bytes)
-        if replica is None:
-            replica = link.appear(topic, partition, fetch_offset, max_bytes, now, leader_epoch)
-        else:
-            if leader_epoch != replica.leader_epoch:
+            if replica.entry[epoch] != entry[epoch]:
                 # A new leader epoch: the high watermark that was told belongs to the one before.
-                link.go_back(replica, fetch_offset)
+                _go_back(link, replica, fetch_offset)
                 topic.forget_responses()
-            link.move(replica, fetch_offset, now)
+            _move(link, replica, fetch_offset, now)
             replica.max_bytes = max_bytes
-        replica.leader_epoch = leader_epoch
-        replica.entry = entry
-        touched[replica] = None
-        if not max_bytes:
-            link.sessions.is_asked_for_offsets = True
+        if keeps_entries:
+            replica.entry = entry
+            sessions.touched[replica] = None
+            sessions.is_asked_for_offsets |= not max_bytes
         link.classify(replica)
 
 
@@ -176,10 +156,105 @@ def _checked(link: LinkPartitions, partition: int, fetch_offset: int, max_bytes:
     return max_bytes
 
 
+def _appear(
+    link: LinkPartitions,
+    topic: ReplicaTopic,
+    partition: int,
+    fetch_offset: int,
+    max_bytes: int,
+    leader_epoch: bytes,
+    now: float,
+) -> ReplicaPartition:
+    """Add a partition that was not asked for before. One set aside lately keeps what was known of it."""
+    caught_up = topic.lag.caught_up(partition)
+    topic.lag.ask(partition, now)
+    topic.forget_responses()
+    link.count += 1
+    replica = topic.absent.pop(partition, None)
+    if replica is None:
+        replica = topic.partitions[partition] = ReplicaPartition(topic, partition, fetch_offset, max_bytes)
+        if caught_up is not None and fetch_offset >= caught_up.offset:
+            replica.keep_in_sync(caught_up.offset, caught_up.at + link.side.lag.replica_lag_time_max)
+        return replica
+    topic.partitions[partition] = replica
+    del link.absent[replica]
+    if leader_epoch != link.sessions.row.leader_epoch(replica.entry) or fetch_offset < replica.fetch_offset:
+        # the high watermark that was told may belong to an earlier leader epoch
+        _go_back(link, replica, fetch_offset)
+    replica.fetch_offset, replica.max_bytes, replica.batches.arrived = fetch_offset, max_bytes, 0
+    if not fetch_offset:
+        replica.forget_sync()
+    return replica
+
+
+def _go_back(link: LinkPartitions, replica: ReplicaPartition, fetch_offset: int) -> None:
+    """Drop the high watermark of a partition that is asked for from an earlier offset or by another epoch."""
+    truncates = link.sessions.row.api_version <= LAST_VERSION_BEFORE_LEADER_EPOCHS
+    replica.go_back(fetch_offset, link.in_sync_until, truncates=truncates)
+
+
+def _move(link: LinkPartitions, replica: ReplicaPartition, fetch_offset: int, now: float) -> None:
+    """Take the offset from which the follower asks for a partition now; it may be the same as before."""
+    topic, batches = replica.topic, replica.batches
+    if fetch_offset < replica.fetch_offset:
+        _go_back(link, replica, fetch_offset)
+        if not fetch_offset:  # deleted and made anew while its last fetch waited at the leader
+            replica.forget_sync()
+        topic.forget_responses()
+    elif fetch_offset > replica.fetch_offset and batches.arrived:
+        per_offset = batches.arrived / (fetch_offset - replica.fetch_offset)
+        batches.bytes_per_offset = topic.batches.bytes_per_offset = per_offset
+        batches.arrived = 0
+    replica.fetch_offset = fetch_offset
+    if replica.high_watermark != UNKNOWN_OFFSET:
+        topic.lag.update(replica.partition, fetch_offset, replica.high_watermark, now)
+        interval = link.side.stats.interval
+        if interval is not None and topic.name is not None and fetch_offset >= replica.high_watermark:
+            # The last bytes may have come in the interval before. Without a line in this one the samples would show
+            # the partition behind for good.
+            interval.link(link.counted_peer).topics[topic.name].touch(replica.partition)
+
+
+def _set_aside(link: LinkPartitions, topic: ReplicaTopic, partition: int, now: float) -> None:
+    """Take away a partition that the follower does not ask for now, and remember it for a while.
+
+    The follower's own sidecar leaves out what its quota has no room for, and asks for it again soon: it is then known
+    to be behind without an offset probe. One whose log was cut meanwhile comes back with an earlier offset or another
+    leader epoch, and then the high watermark is dropped.
+    """
+    replica = topic.partitions.pop(partition)
+    topic.lag.leave(partition, now)
+    topic.absent[partition] = replica
+    link.absent[replica] = now + ABSENT_SECONDS
+    link.count -= 1
+    link.place(replica, behind=False, unknown=False)
+    topic.forget_requests()
+    topic.forget_responses()
+    link.sessions.touch(replica)
+
+
+def _forget_absent(link: LinkPartitions, now: float) -> None:
+    """Drop partitions that were absent for too long, and the oldest of those beyond `most`."""
+    link.most = max(link.most, link.count)
+    too_many = len(link.absent) - link.most
+    gone: list[ReplicaPartition] = []
+    # one walk: deleting the first entry of a dictionary again and again is slow
+    for replica, until in link.absent.items():
+        if until > now and len(gone) >= too_many:
+            break
+        gone.append(replica)
+    for replica in gone:
+        topic = replica.topic
+        del link.absent[replica], topic.absent[replica.partition]
+        link.queue.leave(replica, returns=False)
+        if not topic.partitions and not topic.absent:
+            del link.topics[topic.key]
+
+
 def _set_aside_absent(link: LinkPartitions, request: FetchRequest, now: float) -> Steps[None]:
     """Set aside the partitions that this whole request does not list."""
     present: dict[bytes, set[int]] = {}
-    row = fetch_version(request.header.api_version)
+    row = link.sessions.row
     work = StepWork(TOPICS_PER_STEP)  # nothing is changed yet, so steps may be as long as for topics
     for name, entries, stride, _ in request.topics:
         if work.is_enough(1 + len(entries) // stride):
@@ -191,7 +266,7 @@ def _set_aside_absent(link: LinkPartitions, request: FetchRequest, now: float) -
         kept = present.get(name, set())
         gone = [id_ for id_ in topic.partitions if id_ not in kept]
         for partition in gone:
-            link.set_aside(topic, partition, now)
+            _set_aside(link, topic, partition, now)
         topic.forget_responses()
         if work.is_enough(1 + len(gone)):
             yield

@@ -35,19 +35,21 @@ class ReplicaLink(LinkState):
 
     def plan_steps(self, request: FetchRequest, held_seconds: float = 0.0) -> Steps[Decision]:
         """Do the same as `plan` in steps of a few milliseconds. Between two the link may be closed, but not used."""
+        partitions, rules, clock = self.partitions, self.throttle.rules, self.throttle.clock
         if held_seconds == 0.0:
             self.is_taken_in = False
         if not self.is_taken_in:
             if self.in_flight is not None:
                 return Hold(math.inf)  # as brokers do: one request of a connection at a time
             self.is_taken_in = True
-            if (refusal := (yield from self._take_in(request, self.throttle.clock()))) is not None:
+            if (refusal := (yield from self._take_in(request, clock()))) is not None:
                 return refusal
-        yield from self.partitions.reclassify_when_due(self.throttle.clock())
-        if self.partitions.queue:
-            yield from self.partitions.queue.rank_steps(self.throttle.clock(), self.moved_at)
-        now = self.throttle.clock()  # read again: the steps so far took time
-        if not self.partitions.waiting_count or not self.throttle.is_throttling:
+        if partitions.generation != rules.generation:
+            yield from partitions.classify_all(clock())
+        if partitions.queue.waiting:
+            yield from partitions.queue.rank_steps(clock(), self.moved_at)
+        now = clock()  # read again: the steps so far took time
+        if not (partitions.behind_count or partitions.unknown_count) or not rules.is_throttling:
             return (yield from commit_pass(self, request))  # most fetches end here
         view = observe(self, request, now, held_seconds)
         return (yield from commit(view, plan(view)))
@@ -144,12 +146,12 @@ class ReplicaLink(LinkState):
     def _take_in(self, request: FetchRequest, now: float) -> Steps[Answer | None]:
         """Take a request in. Returns the answer to it where it does not fit its session, else None."""
         # the follower asks again only after it has appended the last answer: that one has arrived
-        self.accounts.confirm()
-        self.accounts.let_arrive(math.inf)
+        self.accounts.confirm(let_arrive=True)
         self.on_way, self.written_off = math.inf, 0
         partitions, sessions, version = self.partitions, self.sessions, request.header.api_version
-        partitions.claimed_id = request.replica_id
-        is_other_version = version != sessions.api_version
+        if request.replica_id != partitions.ends.follower:
+            partitions.claimed_by(request.replica_id)
+        is_other_version = version != sessions.row.api_version
         error_code = sessions.enter(request, now)
         if is_other_version:  # the entries kept have the layout of another one, so the session can't go on
             yield from partitions.forget_all()

@@ -18,11 +18,13 @@ class LinkState:
     Times are in clock seconds.
     """
 
-    def __init__(self, throttle: SideState, peer: int, open_session: Callable[[int], int]) -> None:
+    def __init__(
+        self, throttle: SideState, peer: int, open_session: Callable[[int], int], *, is_stranger: bool = False
+    ) -> None:
         """`open_session` takes a number of partitions, and returns the id of a new session for them or NO_SESSION."""
         self.throttle = throttle
         self.sessions = FetchSessions(open_session, throttle.stats)
-        self.partitions = LinkPartitions(throttle, self.sessions, peer)
+        self.partitions = LinkPartitions(throttle, self.sessions, peer, is_stranger=is_stranger)
         self.accounts = LinkAccounts()  # what the link holds of the budget
         self.is_taken_in = True  # the request that is planned
         self.in_flight: InFlight | None = None  # the fetch that is forwarded
@@ -46,18 +48,3 @@ class LinkState:
         self.on_way = math.inf
         """Bytes that may be on their way to a slow follower, as last told; inf where it is not known to be slow."""
         self.written_off = 0  # bytes of these that count as sent, as the follower did not take them for long
-
-    @property
-    def replica_id(self) -> int:
-        """The follower's broker id."""
-        return self.partitions.replica_id
-
-    @property
-    def counted_peer(self) -> int:
-        """The id under which the other broker's bytes are counted."""
-        return self.partitions.counted_peer
-
-    def leave_unanswered(self, now: float) -> None:
-        """Note that partitions are left out without a true answer. Where that was so before, the earlier time stays."""
-        if self.unanswered_since is None:
-            self.unanswered_since = now

@@ -7,15 +7,23 @@ same as in turn, but partitions get in sync one after the other: the mean time t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import chain, islice, takewhile
+from typing import Final
+
+from msgspec import Struct
 
 from weir.protocol.steps import PER_STEP, Steps
+from weir.protocol.take_out import MOST_HELD
 from weir.quota.budget.queue import FLOOR
+from weir.quota.budget.quota import Part, Quota
 from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
 from weir.quota.side_state import SideState
 
+LEAST_WHOLE_VERSION: Final = 3  # from it on the first partition with data returns at least a batch (KIP-74)
+MOST_OFFERED: Final = 16  # how many partitions a fetch offers to a leader's side that has quotas of its own
+_HELD_BYTES: Final = int(0.9 * MOST_HELD)  # granted in an answer that loses its tails: there is more in it than grants
 RANK_SECONDS = 0.5  # how long a ranking is kept: one of thousands of partitions costs more than a fetch
 
 
@@ -35,8 +43,8 @@ class GrantQueue:
 
     def __init__(self, side: SideState) -> None:
         self._side = side
-        self._waiting: dict[ReplicaPartition, None] = {}
-        self._turns: dict[ReplicaPartition, _Turn] = {}  # also of those that are left out for a while
+        self.waiting: dict[ReplicaPartition, None] = {}  # sorted only while the queue is iterated
+        self.turns: dict[ReplicaPartition, _Turn] = {}  # also of those that are left out for a while
         self._is_sorted = True
         self._reached = 0.0  # where the last turn began
         self._furthest = 0.0  # where the last of all turns to come begins
@@ -44,48 +52,47 @@ class GrantQueue:
         self._entered: dict[ReplicaPartition, None] = {}  # what has come since, in its order
         self._ranked_at = -math.inf
         self._owed = 0.0  # bytes that FLOOR has given to what is not the most urgent and it has not had yet
-        self._last = 0  # bytes of the last grant
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def __contains__(self, replica: ReplicaPartition) -> bool:
-        return replica in self._waiting
+        self.last = 0  # bytes of the last grant; 0 while there was none
 
     def __iter__(self) -> Iterator[ReplicaPartition]:
         if not self._is_sorted:
             self._is_sorted = True
-            turns = self._turns
-            self._waiting = dict.fromkeys(sorted(self._waiting, key=lambda replica: turns[replica].begin))
-        return iter(self._waiting)
-
-    @property
-    def has_granted(self) -> bool:
-        """Whether anything was granted to the link."""
-        return self._last > 0
+            turns = self.turns
+            self.waiting = dict.fromkeys(sorted(self.waiting, key=lambda replica: turns[replica].begin))
+        return iter(self.waiting)
 
     def enter(self, replica: ReplicaPartition) -> None:
-        """Let a partition wait; one that waits already keeps its place, and so does one that returns."""
-        if replica not in self._waiting:
-            turn = self._turns.get(replica)
-            if turn is None:
-                turn = self._turns[replica] = _Turn(self._reached)
-            self._is_sorted &= turn.begin >= self._furthest
-            self._waiting[replica] = self._entered[replica] = None
+        """Let a partition wait that does not yet. One that returns keeps its place."""
+        turn = self.turns.get(replica)
+        if turn is None:
+            turn = self.turns[replica] = _Turn(self._reached)
+        self._is_sorted &= turn.begin >= self._furthest
+        self.waiting[replica] = self._entered[replica] = None
 
     def leave(self, replica: ReplicaPartition, *, returns: bool) -> None:
         """Take out a partition that does not wait. One that `returns` soon keeps its place."""
-        if replica in self._waiting:
-            del self._waiting[replica]
+        if replica in self.waiting:
+            del self.waiting[replica]
             self._entered.pop(replica, None)
         if not returns:
-            self._turns.pop(replica, None)
+            self.turns.pop(replica, None)
 
     # What is next
 
-    def goes_by_turns(self) -> bool:
-        """Whether the next grants go by turns: always for `round-robin`, else for FLOOR's part of the bytes."""
-        return self._side.settings.order == "round-robin" or self._owed >= self._last > 0
+    def look(self) -> tuple[bool, ReplicaPartition, bool]:
+        """Return whether the next grants go by turns, the partition that is the first to have one, and whether a
+        partition below its min ISR waits on the link: then it goes before links that have none.
+
+        By turns go all for `round-robin`, else FLOOR's part of the bytes.
+        """
+        has_ranks = self._side.rules.settings.order != "round-robin"
+        by_turns = not has_ranks or self._owed >= self.last > 0
+        first = next(self.in_order(by_turns=by_turns))
+        return (
+            by_turns,
+            first,
+            has_ranks and any(one in self.waiting and not self._stalls(one) for one in self._at_risk()),
+        )
 
     def in_order(self, *, by_turns: bool) -> Iterator[ReplicaPartition]:
         """Iterate over the whole queue, from what is to be granted first on."""
@@ -97,7 +104,7 @@ class GrantQueue:
         What has entered since the ranking goes first: an earlier hop leaves it out at times, and lets it through now.
         """
         stalled, entered = [], self._entered
-        ranked = (replica for replica in self._ranked if replica in self._waiting and replica not in entered)
+        ranked = (replica for replica in self._ranked if replica in self.waiting and replica not in entered)
         has_at_risk = any(True for _ in self._at_risk())
         for replica in chain(ranked, entered) if has_at_risk else chain(entered, ranked):
             if self._stalls(replica):
@@ -106,16 +113,11 @@ class GrantQueue:
                 yield replica
         yield from stalled
 
-    def is_urgent(self) -> bool:
-        """Whether a partition below its min ISR waits on the link: then it goes before links that have none."""
-        has_ranks = self._side.settings.order != "round-robin"
-        return has_ranks and any(one in self._waiting and not self._stalls(one) for one in self._at_risk())
-
     def rank_steps(self, now: float, answered_at: float) -> Steps[None]:
         """Rank the queue, where that is due, by an answer at `answered_at` or since. Done in steps."""
-        if self._side.settings.order == "round-robin":
+        if self._side.rules.settings.order == "round-robin":
             return
-        is_same = answered_at < self._ranked_at and len(self._waiting) == len(self._ranked)
+        is_same = answered_at < self._ranked_at and len(self.waiting) == len(self._ranked)
         if now - self._ranked_at < RANK_SECONDS or is_same:
             return
         waiting, self._entered = list(self), {}
@@ -123,7 +125,7 @@ class GrantQueue:
         for first in range(0, len(waiting), PER_STEP):
             if first:
                 yield
-            remaining += [_remaining(replica) for replica in waiting[first : first + PER_STEP]]
+            remaining += [bytes_to_go(replica) for replica in waiting[first : first + PER_STEP]]
         ranked = [waiting[place] for place in (yield from _sorted_places(remaining))]
         if under_min_isr := self._side.under_min_isr:
             ranked.sort(key=lambda one: (one.topic.name, one.partition) not in under_min_isr)
@@ -141,33 +143,33 @@ class GrantQueue:
 
     def _stalls(self, replica: ReplicaPartition) -> bool:
         """Whether its last grant brought nothing: others go before it, and FLOOR's part of the bytes tries again."""
-        turn = self._turns.get(replica)
+        turn = self.turns.get(replica)
         return turn is not None and turn.granted_offset == replica.fetch_offset
 
     # What became of it
 
     def granted(self, grants: Sequence[Grant], reserved: int, *, by_turns: bool) -> None:
         """Note grants, and the bytes reserved for them (0 where the policy reserves none): others are next."""
-        self._last = reserved or sum(cap for _, cap in grants)
-        if self._side.settings.order == "round-robin":
+        self.last = reserved or sum(cap for _, cap in grants)
+        if self._side.rules.settings.order == "round-robin":
             self._owed = 0.0  # every grant goes by turns, so there is no floor to pay
         elif by_turns:
-            self._owed -= self._last
+            self._owed -= self.last
         else:
-            self._owed += self._last * FLOOR / (1 - FLOOR)
+            self._owed += self.last * FLOOR / (1 - FLOOR)
         for replica, cap in grants:
-            turn = self._turns[replica]
+            turn = self.turns[replica]
             self._reached = max(self._reached, turn.begin)
-            turn.begin = self._reached + granted_bytes(replica, cap)
+            turn.begin = self._reached + max(cap, replica.batches.next_size)
             turn.granted_offset = replica.fetch_offset
             self._is_sorted &= turn.begin >= self._furthest
             self._furthest = max(self._furthest, turn.begin)
-            del self._waiting[replica]
-            self._waiting[replica] = None
+            del self.waiting[replica]
+            self.waiting[replica] = None
 
     def brought_some(self, replica: ReplicaPartition, more: int) -> None:
         """Note that an answer had records of a partition, `more` bytes than it was granted: a whole batch."""
-        turn = self._turns.get(replica)
+        turn = self.turns.get(replica)
         if turn is not None and more:
             turn.begin += more
             self._furthest = max(self._furthest, turn.begin)
@@ -175,19 +177,14 @@ class GrantQueue:
 
     def had_no_room(self, replica: ReplicaPartition) -> None:
         """Note that a grant brought nothing, as others had filled the answer: that says nothing of the partition."""
-        if (turn := self._turns.get(replica)) is not None:
+        if (turn := self.turns.get(replica)) is not None:
             turn.granted_offset = UNKNOWN_OFFSET
 
     def brought_nothing(self, replica: ReplicaPartition) -> None:
         """Let a partition come behind all others: the next hop may let nothing of it through at all."""
-        if (turn := self._turns.get(replica)) is not None:
+        if (turn := self.turns.get(replica)) is not None:
             turn.begin = self._furthest
             self._is_sorted = False
-
-
-def granted_bytes(replica: ReplicaPartition, cap: int) -> int:
-    """Return what a grant may bring: in the first place a batch comes whole, whatever its cap is."""
-    return max(cap, replica.batches.next_size)
 
 
 def _sorted_places(values: Sequence[float]) -> Steps[Sequence[int]]:
@@ -207,9 +204,131 @@ def _sorted_places(values: Sequence[float]) -> Steps[Sequence[int]]:
     return parts[0] if parts else ()
 
 
-def _remaining(replica: ReplicaPartition) -> float:
-    """Bytes to go as far as they can be estimated; inf without a high watermark."""
-    high_watermark = replica.high_watermark
-    if high_watermark == UNKNOWN_OFFSET:
+def bytes_to_go(replica: ReplicaPartition) -> float:
+    """Bytes to go as far as they can be estimated, and half a batch; inf without a high watermark, or any size."""
+    high_watermark, known, topic = replica.high_watermark, replica.batches, replica.topic.batches
+    if not known.bytes_per_offset:
+        known = topic
+    if high_watermark == UNKNOWN_OFFSET or not known.bytes_per_offset or not known.largest:
         return math.inf
-    return replica.batches.remaining(high_watermark - replica.fetch_offset, replica.topic.batches)
+    return (high_watermark - replica.fetch_offset) * known.bytes_per_offset + known.largest / 2
+
+
+def worth_asking(replica: ReplicaPartition) -> int:
+    """Return the partition_max_bytes that the rest of the partition is worth, or all where that may be wrong."""
+    most = replica.max_bytes
+    return most if replica.batches.barren else int(min(most, bytes_to_go(replica)))
+
+
+# Granting
+
+
+class _Purse:
+    """What is left of one quota, or of the answer, while grants are chosen."""
+
+    __slots__ = ("batch", "is_open", "left", "size")
+
+    def __init__(self, spend: float) -> None:
+        self.left = spend
+        self.size = self.batch = 0
+        self.is_open = True  # whether it may have room for one more partition
+
+    def pay(self, size: int, batch: int) -> None:
+        self.left -= size
+        self.size += size
+        self.batch = max(self.batch, batch)
+        self.is_open = self.left > 0
+
+
+class Terms(Struct, frozen=True):
+    """What grants of one fetch depend on beside the queue and the quotas."""
+
+    version: int  # of Fetch
+    max_bytes: int  # the most record bytes of the answer: as in the request, or the configured cap
+    by_turns: bool  # whether the catch-up order goes by turns, not by urgency
+    takes_out: bool  # whether records above a grant are taken out of the answer
+    wastes_some: bool  # whether answers take so long that a cut batch costs less than an answer with a single one
+    has_several_quotas: bool  # whether more than one limits something on the link
+
+
+def fill(
+    terms: Terms, queue: GrantQueue, spends: Mapping[Quota, float], soon: Container[Quota] = ()
+) -> tuple[tuple[Grant, ...], dict[Quota, Part]]:
+    """Grant partitions in the catch-up order for about what `spends` allow, and at least one.
+
+    Never more than one answer may hold: a partition without room in it would look as if it had no data.
+    """
+    grants: list[Grant] = []
+    purses = {quota: _Purse(min(spend, terms.max_bytes)) for quota, spend in spends.items()}
+    answer = _Purse(float(terms.max_bytes))
+    every = [answer, *purses.values()]
+    awaited: set[Quota] = set()
+    for replica in queue.in_order(by_turns=terms.by_turns):
+        own = [answer, *_purses_of(replica, purses)] if terms.has_several_quotas else every
+        if len(own) == 1:
+            _keep_scarcest(replica, purses, soon, awaited)
+            continue
+        if not all([purse.is_open for purse in own]):
+            continue
+        left = min([purse.left for purse in own])
+        if terms.version < LEAST_WHOLE_VERSION:
+            # v0 to v2 cut a batch larger than the cap, and would do so for ever: take the partition whole or not at
+            # all.
+            cap = size = replica.max_bytes
+        else:
+            takes_out = terms.takes_out and answer.size + left <= _HELD_BYTES
+            cap, is_sure = replica.batches.cap_for(
+                left, worth_asking(replica), replica.topic.batches, takes_out=takes_out, wastes_some=terms.wastes_some
+            )
+            if (
+                grants
+                and (cap > left or not is_sure)
+                # the first grant of a quota does not wait until those of other quotas leave it the first place
+                and not (cap <= answer.left and not any([purse.size for purse in own[1:]]))
+            ):
+                min(own, key=lambda purse: purse.left).is_open = False
+                if not _any_open(every):
+                    break
+                continue
+            size = max(cap, replica.batches.next_size)
+        grants.append((replica, cap))
+        for purse in own:
+            purse.pay(size, size if size > left else 0)
+        if not _any_open(every):
+            break
+    return tuple(grants), {quota: Part(purse.size, purse.batch) for quota, purse in purses.items() if purse.size}
+
+
+def offer_all(queue: GrantQueue, most: int, next_batch: int, *, by_turns: bool) -> tuple[tuple[Grant, ...], Part]:
+    """Grant `most` bytes to each of the first partitions; the answer's max_bytes bounds all together.
+
+    The leader's side has quotas of its own. A single choice made here would leave those of other partitions unused.
+    """
+    grants = tuple([(one, min(most, one.max_bytes)) for one in islice(queue.in_order(by_turns=by_turns), MOST_OFFERED)])
+    size = max(min(most, sum([cap for _, cap in grants])), next_batch)
+    return grants, Part(size, size if size > most else 0)
+
+
+def _any_open(purses: list[_Purse]) -> bool:
+    """Whether the answer (first of `purses`) and at least one quota have room for more."""
+    return purses[0].is_open and any([purse.is_open for purse in purses[1:]])
+
+
+def _purses_of(replica: ReplicaPartition, purses: Mapping[Quota, _Purse]) -> list[_Purse]:
+    """Return what a partition's bytes are paid from; empty where one of its quotas has nothing to spend."""
+    quotas = replica.quotas
+    return [purses[quota] for quota in quotas] if all([quota in purses for quota in quotas]) else []
+
+
+def _keep_scarcest(
+    replica: ReplicaPartition, purses: Mapping[Quota, _Purse], soon: Container[Quota], awaited: set[Quota]
+) -> None:
+    """Leave what a partition's scarcest quota has to it, where its other quotas have enough in a moment.
+
+    Else partitions of one quota each would take turns with either. `awaited`: what earlier partitions wait for.
+    """
+    quotas = sorted(replica.quotas, key=lambda quota: quota.rate or 0)
+    missing = [quota for quota in quotas if quota not in purses]
+    if quotas and quotas[0] in purses and all([quota in soon and quota not in awaited for quota in missing]):
+        purses[quotas[0]].is_open = False
+    awaited.update(missing)

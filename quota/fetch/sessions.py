@@ -49,29 +49,19 @@ class FetchSessions:
         self.is_asked_for_offsets = False
         """Whether an earlier hop asked for partitions with 0 bytes (its offset probe) and was not answered yet."""
         self.opened_at = LONG_AGO  # the follower's session, in clock seconds
-        self.api_version = -1  # of the last request
+        self.row = fetch_version(0)  # of the last request
+        self.is_incremental = False  # whether the request under way lists only what changed
         self._open_session = open_session
         self._stats = stats
-        self._lists_all = True
 
     @property
     def _has_sessions(self) -> bool:
-        return self.api_version >= FIRST_SESSION_VERSION
-
-    @property
-    def uses_topic_ids(self) -> bool:
-        """Whether requests name topics by id."""
-        return fetch_version(self.api_version).names_topics_by_id
+        return self.row.api_version >= FIRST_SESSION_VERSION
 
     @property
     def in_session(self) -> bool:
         """Whether the follower has a session."""
         return self._has_sessions and self.follower.id != NO_SESSION
-
-    @property
-    def is_incremental(self) -> bool:
-        """Whether the request under way lists only what changed."""
-        return not self._lists_all
 
     def touch(self, replica: ReplicaPartition) -> None:
         """Note that the leader may have to be told something of a partition. Does nothing below v7."""
@@ -80,13 +70,14 @@ class FetchSessions:
 
     def enter(self, request: FetchRequest, now: float) -> int:
         """Take in a request's session fields. Returns 0, or the error code to answer it with."""
-        self._lists_all = True
-        self.api_version = request.header.api_version
+        if self.row.api_version != request.header.api_version:
+            self.row = fetch_version(request.header.api_version)
+        by_id = self.row.names_topics_by_id
+        self.is_incremental = self._has_sessions and request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH)
         if not self._has_sessions:
             return 0
-        if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._lists_all = False
-            return self.follower.take(request.session_id, request.session_epoch, self.uses_topic_ids)
+        if self.is_incremental:
+            return self.follower.take(request.session_id, request.session_epoch, by_id)
         self._stats.full_fetches_received += not _is_raft(request)
         keeps_slot = self.follower.id
         self.follower.end()
@@ -94,7 +85,7 @@ class FetchSessions:
         begins = request.session_epoch == INITIAL_EPOCH
         if begins and (session_id := keeps_slot or self._open_session(_count(request))):
             self.opened_at = self.opened_at if keeps_slot else now
-            self.follower.begin(session_id, self.uses_topic_ids)
+            self.follower.begin(session_id, by_id)
         return 0
 
     def answered(self, head: ResponseHead) -> None:
@@ -107,6 +98,7 @@ class FetchSessions:
         if not self._has_sessions:
             return None
         session_id, is_incremental = self.follower.id, self.is_incremental
+        leaves_out = leaves_out and session_id != NO_SESSION
 
         def patch(head: ResponseHead) -> ResponseHead:
             if is_incremental and head.error_code in SESSION_ERRORS:
@@ -172,7 +164,7 @@ class FetchSessions:
             capped.setdefault(replica, 0)
             if not number % PER_STEP:
                 yield
-        lists_all = self.leader.needs_full
+        lists_all = self.leader.epoch == INITIAL_EPOCH  # it has no session to build on
         self._stats.full_fetches_sent += lists_all
         front: list[ReplicaPartition] = []
         gone: list[ReplicaPartition] = []
@@ -181,14 +173,16 @@ class FetchSessions:
                 yield
             if replica in capped:
                 continue
-            if replica.is_present and not (is_throttling and replica.is_waiting):
+            topic, partition = replica.topic, replica.partition
+            waits = is_throttling and (partition in topic.behind or partition in topic.unknown)
+            if not waits and topic.partitions.get(partition) is replica:
                 replica.at_leader = LeaderEntry.AS_CAME
                 front.append(replica)
             elif replica.at_leader is not LeaderEntry.ABSENT:
                 replica.at_leader = LeaderEntry.ABSENT
                 gone.append(replica)
         self.touched = dict.fromkeys(capped)
-        with_max_bytes = fetch_version(request.header.api_version).with_max_bytes
+        with_max_bytes = self.row.with_max_bytes
         ours: list[tuple[ReplicaPartition, bytes]] = []
         for number, (replica, cap) in enumerate(capped.items(), start=1):
             replica.at_leader = LeaderEntry.CAPPED

@@ -10,6 +10,7 @@ from weir.protocol.metadata import NO_ID, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PAR
 from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
 from weir.protocol.steps import Steps, StepWork
+from weir.quota.batches import learn
 from weir.quota.budget.ledger import StrictLedger
 from weir.quota.fetch.intake import PARTITIONS_PER_STEP, blocks_of
 from weir.quota.fetch.link_state import LinkState
@@ -66,9 +67,9 @@ class Settlement:
         partitions, stats, granted = self._state.partitions, self._state.throttle.stats, self._fetch.grants
         topic = partitions.topics.get(key)
         if topic is None:
-            count_strays(partitions, key, self._state.sessions.uses_topic_ids, records)
+            count_strays(partitions, key, self._state.sessions.row.names_topics_by_id, records)
             return
-        is_throttling, name, queue = self._state.throttle.is_throttling, topic.name, partitions.queue
+        is_throttling, name, queue = self._state.throttle.rules.is_throttling, topic.name, partitions.queue
         sizes = None if name is None else stats.sizes(name)
         counts = None
         if name is not None and stats.interval is not None:
@@ -77,7 +78,8 @@ class Settlement:
             replica = topic.partitions.get(seen.partition)  # None: the follower does not ask for it any more
             is_throttled = seen.partition in topic.throttled
             # it was throttled and not in sync when the fetch was planned
-            waited = is_throttled and replica is not None and (replica.is_waiting or replica in granted)
+            is_granted = replica in granted
+            waited = is_throttled and (is_granted or seen.partition in topic.behind or seen.partition in topic.unknown)
             self._tally(topic, replica, seen, waited=waited)
             self._cut += seen.cut_bytes
             stats.taken_out_bytes += seen.taken_out
@@ -95,11 +97,10 @@ class Settlement:
             if replica is not None:
                 self._is_live |= not waited
                 self._barren.discard(replica)
-                queue.brought_some(replica, seen.size - granted.get(replica, seen.size))
+                if is_granted and seen.size != granted[replica]:
+                    queue.brought_some(replica, seen.size - granted[replica])
                 replica.served_number = self._state.number
-                replica.batches.learn(seen)
-                replica.arrived = seen.complete_bytes
-                topic.batches.learn(seen)
+                learn(seen, replica.batches, topic.batches)
 
     # The budget
 
@@ -121,11 +122,12 @@ class Settlement:
         # taken out first: it is settled once, even if an exception follows
         reserved, fetch.reserved = fetch.reserved, {}
         state.accounts.hand_over(reserved, of_waiting)
+        replica_id = state.partitions.replica_id
         for quota, part in fetch.parts.items():
-            quota.line.settle(state.partitions.replica_id, of_waiting.get(quota.ledger, 0) - part.size)
+            quota.line.settle(replica_id, of_waiting.get(quota.ledger, 0) - part.size)
         for ledger, size in in_sync.items():
             ledger.charge(size)
-        for quota in side.quotas:
+        for quota in side.rules.quotas:
             if size := of_waiting.get(quota.ledger, 0) + in_sync.get(quota.ledger, 0):
                 side.record(quota, size)
 
@@ -221,7 +223,7 @@ class Settlement:
             replica.last_reported = high_watermark
             if high_watermark == replica.high_watermark:
                 continue
-            if replica.has_caught_up:
+            if UNKNOWN_OFFSET < replica.high_watermark <= replica.fetch_offset:
                 replica.keep_in_sync(replica.high_watermark, link.in_sync_until)
             replica.earlier_high_watermark, replica.high_watermark = replica.high_watermark, high_watermark
             topic.made_up = None
@@ -245,14 +247,14 @@ class Settlement:
 
 def _count_bytes(link: LinkPartitions, throttled: int, unthrottled: int, cut: int) -> None:
     """Count record bytes of a link, and those `cut` of them: the end of a batch that the follower throws away."""
-    stats = link.side.stats
+    stats, peer = link.side.stats, link.counted_peer
     if throttled:
-        stats.count_replication(link.counted_peer, True, throttled)
+        stats.count_replication(peer, True, throttled)
     if unthrottled:
-        stats.count_replication(link.counted_peer, False, unthrottled)
+        stats.count_replication(peer, False, unthrottled)
     stats.cut_bytes += cut
     if stats.interval is not None and throttled + unthrottled:
-        counts = stats.interval.link(link.counted_peer)
+        counts = stats.interval.link(peer)
         counts.throttled += throttled
         counts.unthrottled += unthrottled
         counts.cut += cut
@@ -261,7 +263,7 @@ def _count_bytes(link: LinkPartitions, throttled: int, unthrottled: int, cut: in
 def count_strays(link: LinkPartitions, key: bytes, is_id: bool, records: Sequence[RecordsSeen]) -> None:
     """Count what came for a topic that the follower stopped asking for while the answer was on its way."""
     side, stats = link.side, link.side.stats
-    name = side.topic_names.name_of(key) if is_id else key
+    name = side.rules.topic_names.name_of(key) if is_id else key
     throttled = side.rules.throttled_partitions(name, NO_ID, link.ends)
     sizes = {True: 0, False: 0}
     for seen in records:

@@ -11,7 +11,6 @@ from enum import Enum, auto
 
 from weir.lag.asked_topic import AskedTopic
 from weir.protocol.fetch_response import made_up_entries
-from weir.protocol.fetch_versions import NO_LEADER_EPOCH
 from weir.quota.batches import BatchSizes
 from weir.quota.budget.ledger import StrictLedger
 from weir.quota.budget.quota import Part, Quota
@@ -47,19 +46,9 @@ class ReplicaPartition:
     in_sync_until: float = LONG_AGO  # clock seconds; see `keep_in_sync`
     batches: BatchSizes = field(default_factory=BatchSizes)
     served_number: int = 0  # number of the link's last answer with records of it
-    arrived: int = 0  # bytes of whole batches in the last answer; the next fetch offset tells their offsets
-    leader_epoch: int = NO_LEADER_EPOCH
     left_out_from: int = 0  # the link's `left_out_count` when this was counted: it was left out as often since
     entry: bytes = b""  # from v7 on: its latest entry as on the wire
     at_leader: LeaderEntry = LeaderEntry.ABSENT
-
-    def advance(self, fetch_offset: int) -> None:
-        """Take a fetch offset beyond the last one, and learn the bytes per offset from it."""
-        if self.arrived:
-            per_offset = self.arrived / (fetch_offset - self.fetch_offset)
-            self.batches.bytes_per_offset = self.topic.batches.bytes_per_offset = per_offset
-            self.arrived = 0
-        self.fetch_offset = fetch_offset
 
     @property
     def has_caught_up(self) -> bool:
@@ -117,7 +106,7 @@ class ReplicaPartition:
         if fetch_offset < self.in_sync_from:
             self.in_sync_until = LONG_AGO
         self.high_watermark = self.earlier_high_watermark = UNKNOWN_OFFSET
-        self.arrived = 0
+        self.batches.arrived = 0
 
     def forget_sync(self) -> None:
         """Forget what belonged to an earlier replica: this one is empty, so it was deleted and is moved here again.
@@ -126,13 +115,6 @@ class ReplicaPartition:
         """
         self.in_sync_until = LONG_AGO
         self.batches = BatchSizes()
-
-    def worth_asking(self) -> int:
-        """Return the partition_max_bytes that the rest of the partition is worth, or all where that may be wrong."""
-        if self.batches.barren:
-            return self.max_bytes
-        rest = self.batches.remaining(self.high_watermark - self.fetch_offset, self.topic.batches)
-        return int(min(self.max_bytes, rest)) if self.high_watermark != UNKNOWN_OFFSET else self.max_bytes
 
 
 @dataclass(slots=True, eq=False)

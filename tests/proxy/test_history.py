@@ -29,7 +29,7 @@ class Past:
         for _ in range(count):
             self.clock.move(1)
             self.throttle.stats.replication_bytes[2, True] += throttled
-            self.throttle.quotas[0].record(throttled)
+            self.throttle.record(self.throttle.quotas[0], throttled)
             self.throttle.stats.replication_bytes[3, False] += other
             self._lag.update(0, 0, lag, self.clock())
             self.history.take()
@@ -87,7 +87,7 @@ def test_history_of_a_quota_begins_and_ends_with_it() -> None:
     past.second(count=2)
     past.throttle.configure(ThrottleSettings(quotas=(QuotaSettings("recovery", 70, Recovering(True)),)))
     past.second()
-    past.throttle.quotas[1].record(30)
+    past.throttle.record(past.throttle.quotas[1], 30)
     past.second()
     past.throttle.configure(ThrottleSettings())
     past.second()

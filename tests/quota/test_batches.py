@@ -1,7 +1,12 @@
 """Caps that end where a batch ends."""
 
+from typing import cast
+
+from weir.lag.asked_topic import AskedTopic
 from weir.protocol.records import RecordsSeen
-from weir.quota.batches import BatchSizes
+from weir.quota.batches import BatchSizes, learn
+from weir.quota.fetch.order import bytes_to_go
+from weir.quota.fetch.state import ReplicaPartition, ReplicaTopic
 
 ASKED = 1024 * 1024
 
@@ -12,7 +17,7 @@ def seen(*sizes: int, next_size: int = 0) -> RecordsSeen:
 
 def learned(records: RecordsSeen) -> BatchSizes:
     sizes = BatchSizes()
-    sizes.learn(records)
+    learn(records, sizes)
     return sizes
 
 
@@ -71,7 +76,7 @@ def test_barren_grants_widen_the_cap_until_data_comes() -> None:
         sizes.barren = barren
         caps.append(sizes.cap_for(10**7, 1 << 30, BatchSizes())[0])
     assert caps[0] < caps[1] < caps[2]
-    sizes.learn(seen(1000))
+    learn(seen(1000), sizes)
     assert sizes.barren == 0
 
 
@@ -85,24 +90,25 @@ def test_barren_grants_do_not_widen_the_cap_beyond_the_budget_but_have_to_be_fir
 
 
 def test_rest_of_a_partition_is_its_offsets_in_bytes_and_half_a_batch_more() -> None:
-    sizes, others = BatchSizes(), BatchSizes()
-    assert sizes.remaining(10, others) == float("inf")
-    others.largest, others.bytes_per_offset = 500, 100.0
-    assert sizes.remaining(10, others) == 1250
-    sizes.largest, sizes.bytes_per_offset = 50, 10.0
-    assert sizes.remaining(10, others) == 125
+    topic = ReplicaTopic(b"t", b"t", cast(AskedTopic, None), (), ())
+    replica = ReplicaPartition(topic, 0, 90, ASKED, high_watermark=100)
+    assert bytes_to_go(replica) == float("inf")
+    topic.batches.largest, topic.batches.bytes_per_offset = 500, 100.0
+    assert bytes_to_go(replica) == 1250
+    replica.batches.largest, replica.batches.bytes_per_offset = 50, 10.0
+    assert bytes_to_go(replica) == 125
 
 
 def test_miss_of_the_broker_itself_means_too_small_a_cap() -> None:
     known = BatchSizes()
-    known.learn(seen(*[100] * 5))
+    learn(seen(*[100] * 5), known)
     known.miss(BatchSizes(), is_last_hop=True)
     assert known.barren == 1
 
 
 def test_miss_of_known_sizes_is_forgiven_six_times() -> None:
     known, unknown = BatchSizes(), BatchSizes()
-    known.learn(seen(*[100] * 5))
+    learn(seen(*[100] * 5), known)
     for _ in range(6):
         known.miss(BatchSizes(), is_last_hop=False)
     assert known.cap_for(1000, 5000, BatchSizes()) == (1000, True)
@@ -110,6 +116,6 @@ def test_miss_of_known_sizes_is_forgiven_six_times() -> None:
     assert known.cap_for(1050, 5000, BatchSizes()) == (1050, False)
     unknown.miss(BatchSizes(), is_last_hop=False)
     assert unknown.barren == 1
-    known.learn(seen(*[100] * 5))
+    learn(seen(*[100] * 5), known)
     known.miss(BatchSizes(), is_last_hop=False)
     assert known.cap_for(1000, 5000, BatchSizes()) == (1000, True)

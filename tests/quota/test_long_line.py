@@ -53,11 +53,12 @@ def test_a_link_far_back_in_line_keeps_its_claim_without_a_new_choice_of_grants(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     *_, last = three_in_line()
-    claimed = line_of(last.link.throttle).claim_of(last.link)
-    assert claimed is not None
+    claim = line_of(last.link.throttle).claims[last.link]
+    claimed = claim.size, claim.share
     monkeypatch.setattr(plan_module, "fill", None)  # choosing grants looks at every partition
     hold_at(last)
-    assert line_of(last.link.throttle).claim_of(last.link) == claimed
+    claim = line_of(last.link.throttle).claims[last.link]
+    assert (claim.size, claim.share) == claimed
 
 
 def test_the_first_in_line_is_not_put_off_by_a_clock_that_goes_on_while_it_is_planned() -> None:

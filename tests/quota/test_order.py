@@ -13,8 +13,8 @@ from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 from weir.protocol.steps import at_once
 from weir.quota.budget.queue import FLOOR
 from weir.quota.fetch.decisions import Forward, Hold
+from weir.quota.fetch.intake import ABSENT_SECONDS
 from weir.quota.fetch.order import RANK_SECONDS, _sorted_places
-from weir.quota.fetch.partitions import ABSENT_SECONDS
 from weir.quota.fetch.state import ReplicaPartition
 from weir.quota.settings import Order, Policy, ThrottleSettings
 from weir.quota.throttle import Throttle
@@ -272,5 +272,5 @@ def test_order_that_becomes_round_robin_leaves_no_link_urgent() -> None:
         talk.run(2.0)
         for _ in range(20):
             talk.exchange()
-            seen.add((order, talk.link.partitions.queue.is_urgent()))
+            seen.add((order, talk.link.partitions.queue.look()[2]))
     assert seen & {("urgent-first", True), ("round-robin", True)} == {("urgent-first", True)}

@@ -17,13 +17,13 @@ from tests.quota.model.scenario import MB, Event, Partition, Scenario, Side
 from weir.quota.budget.ledger import Account, LinkAccounts, StrictLedger
 from weir.quota.budget.queue import BudgetQueue
 from weir.quota.budget.quota import Part, Quota
-from weir.quota.fetch import plan, request_parts
+from weir.quota.fetch import order, plan, request_parts
 from weir.quota.fetch.order import GrantQueue
 from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.settlement import Settlement
 from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
 from weir.quota.scopes import Matching, Reassigned, Recovering
-from weir.quota.settings import QuotaSettings
+from weir.quota.settings import QuotaSettings, ThrottleSettings
 from weir.quota.side_quotas import SideQuotas
 from weir.quota.throttled_replicas import ThrottledReplicas
 
@@ -38,12 +38,12 @@ def place_lost_by_each_return(patch: Patch) -> None:
     enter, returned = GrantQueue.enter, set[ReplicaPartition]()
 
     def noted(queue: GrantQueue, replica: ReplicaPartition) -> None:
-        if replica in queue._turns and replica not in queue:
+        if replica in queue.turns and replica not in queue.waiting:
             returned.add(replica)
         enter(queue, replica)
 
     def always_there_first(queue: GrantQueue) -> Iterator[ReplicaPartition]:
-        return iter(sorted(queue._waiting, key=returned.__contains__))
+        return iter(sorted(queue.waiting, key=returned.__contains__))
 
     patch.setattr(GrantQueue, "enter", noted)
     patch.setattr(GrantQueue, "__iter__", always_there_first)
@@ -79,10 +79,10 @@ def cap_bounded_by_an_estimate(patch: Patch) -> None:
     """A cap that brought nothing is not doubled beyond what is thought to be left."""
 
     def estimate(one: ReplicaPartition) -> int:
-        rest = one.batches.remaining(one.high_watermark - one.fetch_offset, one.topic.batches)
-        return int(min(one.max_bytes, rest)) if one.high_watermark != UNKNOWN_OFFSET else one.max_bytes
+        return int(min(one.max_bytes, order.bytes_to_go(one)))
 
-    patch.setattr(ReplicaPartition, "worth_asking", estimate)
+    patch.setattr(order, "worth_asking", estimate)
+    patch.setattr(plan, "worth_asking", estimate)
     grants_always_last(patch)
 
 
@@ -93,14 +93,14 @@ def empty_answers_filled(patch: Patch) -> None:
 
 def negative_sizes(patch: Patch) -> None:
     """A negative max_bytes reserves a negative amount."""
-    fill = plan.fill
+    fill = order.fill
 
     def lend(
-        view: plan.FetchView, spends: Mapping[Quota, float], soon: Container[Quota]
+        terms: order.Terms, queue: GrantQueue, spends: Mapping[Quota, float], soon: Container[Quota]
     ) -> tuple[tuple[Grant, ...], dict[Quota, Part]]:
-        grants, parts = fill(view, spends, soon)
+        grants, parts = fill(terms, queue, spends, soon)
         return grants, {
-            quota: msgspec.structs.replace(part, size=min(part.size, view.max_bytes)) for quota, part in parts.items()
+            quota: msgspec.structs.replace(part, size=min(part.size, terms.max_bytes)) for quota, part in parts.items()
         }
 
     patch.setattr(plan, "fill", lend)
@@ -123,7 +123,7 @@ def in_sync_lately_however_far_back(patch: Patch) -> None:
         if one.has_caught_up:
             one.in_sync_until = in_sync_until
         one.high_watermark = one.earlier_high_watermark = UNKNOWN_OFFSET
-        one.arrived = 0
+        one.batches.arrived = 0
 
     patch.setattr(ReplicaPartition, "go_back", go_back)
     patch.setattr(ReplicaPartition, "forget_sync", lambda one: None)
@@ -145,13 +145,21 @@ def lists_of_other_brokers(patch: Patch) -> None:
 
 def one_quota_of_several(patch: Patch) -> None:
     """A grant is paid for by the first quota that its partition belongs to, and by no other."""
-    purses_of = plan._purses_of
-    patch.setattr(plan, "_purses_of", lambda replica, purses: purses_of(replica, purses)[:1])
+    purses_of = order._purses_of
+    patch.setattr(order, "_purses_of", lambda replica, purses: purses_of(replica, purses)[:1])
 
 
 def quotas_that_only_seem_to_observe(patch: Patch) -> None:
     """A quota in mode `observe` holds back as any other."""
-    patch.setattr(Quota, "limits", property(lambda quota: quota.rate is not None))
+    make = SideQuotas._make_quotas
+
+    def hold_back(quotas: SideQuotas, previous: ThrottleSettings | None) -> None:
+        make(quotas, previous)
+        for quota in quotas.quotas:
+            quota.limits = quota.rate is not None
+        quotas.is_throttling = any(quota.limits for quota in quotas.quotas)
+
+    patch.setattr(SideQuotas, "_make_quotas", hold_back)
 
 
 def facts_that_go_unnoticed(patch: Patch) -> None:

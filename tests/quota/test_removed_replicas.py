@@ -349,7 +349,7 @@ def test_topics_that_metadata_does_not_know_by_name_are_not_asked_for() -> None:
     for topic_id in (CLUSTER_METADATA_ID, b"\x07" * 16, NO_ID):
         link = side.throttle.link(FOLLOWER)
         link.partitions.asker.fetched(side.clock())
-        link.partitions.topic(topic_id, is_id=True).lag.update(0, 1, 1, side.clock())
+        link.partitions.add_topic(topic_id, is_id=True).lag.update(0, 1, 1, side.clock())
     side.clock.move(60)
     assert len(side.rows) == 4
     assert side.topics() == []

@@ -91,7 +91,7 @@ def test_what_waits_wants_all_of_the_rate_and_what_passes_a_little_more_than_it_
     quota = kept.throttle.quotas[1]
     assert kept.quotas.demand(NAME, 300) == 0
     for _ in range(4):
-        quota.record(25)
+        kept.throttle.record(quota, 25)
         kept.clock.move(0.25)
         kept.quotas.demand(NAME, 300)
     assert kept.quotas.demand(NAME, 300) == pytest.approx(106)
