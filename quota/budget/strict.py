@@ -92,7 +92,8 @@ class StrictQuota(Quota):
         else:
             # At the most credit those ahead could have gone, so they are away, and no more credit gathers for them.
             needed = min(self._needed(part) + ahead, most_credit)
-        ready = ledger.credit_at(needed)
+        at, credit, room = ledger.look()
+        ready = at + max(0.0, needed - credit) / rate
         if ready > ledger.clock():
             return Verdict(False, ready)
         if ahead:
@@ -101,7 +102,7 @@ class StrictQuota(Quota):
             ready = ledger.room_at(min(part.size, most_credit))
             if ready > ledger.clock():
                 return Verdict(False, ready)
-        room = ledger.room() - ahead
+        room -= ahead
         beyond = max(0, part.batch - 1)  # a whole batch goes wherever there is any room
         if part.size <= room + beyond:
             return Verdict(True, ready)

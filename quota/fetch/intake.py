@@ -44,7 +44,7 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
             yield
     if count > MOST_PARTITIONS:
         raise TooManyPartitions(count)
-    new = StepWork(PARTITIONS_PER_STEP)  # partitions looked at one by one
+    done = 0  # partitions looked at one by one in this step
     for first in range(0, len(request.topics), TOPICS_PER_STEP):
         if first:
             yield
@@ -57,7 +57,9 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
                 continue
             for block in blocks_of(entries, stride):
                 _take_block(link, topic, block, row, stride, now)
-                if new.is_enough(len(block) // stride):
+                done += len(block) // stride
+                if done >= PARTITIONS_PER_STEP:
+                    done = 0
                     yield
     if count != link.count:
         yield from _set_aside_absent(link, request, now)
@@ -71,25 +73,30 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
 def take_incremental(link: LinkPartitions, request: FetchRequest, now: float) -> Steps[None]:
     """Take in a request that lists what changed in its session. Done in steps."""
     link.asker.fetched(now)
-    row, work = link.sessions.row, StepWork(PARTITIONS_PER_STEP)
+    row, done = link.sessions.row, 0
     for name, entries, stride, tags in request.topics:
         if not entries:
             continue
         topic = link.topics.get(name) or link.add_topic(name, is_id=row.names_topics_by_id)
         topic.tags = tags or topic.tags
-        topic.forget_requests()
-        for part in blocks_of(entries, stride):
-            _take_block(link, topic, part, row, stride, now)
+        if topic.request_blocks:
+            topic.forget_requests()
+        for block in blocks_of(entries, stride):
+            _take_block(link, topic, block, row, stride, now)
             if link.count > MOST_PARTITIONS:
                 raise TooManyPartitions(link.count)
-            if work.is_enough(1 + len(part) // stride):
+            done += 1 + len(block) // stride
+            if done >= PARTITIONS_PER_STEP:
+                done = 0
                 yield
     for name, partitions, _ in request.forgotten:
         if name in link.topics:
             topic = link.topics[name]
             for partition in topic.partitions.keys() & set(partitions):
                 _set_aside(link, topic, partition, now)
-                if work.is_enough(1):
+                done += 1
+                if done >= PARTITIONS_PER_STEP:
+                    done = 0
                     yield
     if link.failed:
         yield from link.classify_failed()

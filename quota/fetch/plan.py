@@ -17,6 +17,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from weir.lag.broker_ids import STRANGER
 from weir.protocol.fetch_request import FetchRequest
 from weir.quota.budget.queue import CLAIM_SECONDS
 from weir.quota.budget.quota import Ask, Offer, Part, Quota
@@ -66,6 +67,12 @@ class FetchView(Struct):
     """When the link's next offset probe goes; inf where there is nothing to ask."""
 
 
+def decide(state: LinkState, request: FetchRequest, now: float, held_seconds: float) -> tuple[FetchView, FetchPlan]:
+    """Return what a plan for `request` depends on, and the plan."""
+    view = observe(state, request, now, held_seconds)
+    return view, plan(view)
+
+
 def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: float) -> FetchView:
     """Bring what depends on time up to date, and return what a plan for `request` depends on."""
     side, partitions, queue = state.throttle, state.partitions, state.partitions.queue
@@ -83,7 +90,7 @@ def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: f
     is_live = now < state.live_until
     ask = Ask(
         state,
-        partitions.replica_id,
+        STRANGER if partitions.is_stranger else follower,
         next_batch,
         is_urgent,
         is_live,

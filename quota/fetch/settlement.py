@@ -9,10 +9,10 @@ from typing import Final
 from weir.protocol.metadata import NO_ID, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
 from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
-from weir.protocol.steps import Steps, StepWork
+from weir.protocol.steps import Steps
 from weir.quota.batches import learn
 from weir.quota.budget.ledger import StrictLedger
-from weir.quota.fetch.intake import PARTITIONS_PER_STEP, blocks_of
+from weir.quota.fetch.intake import PARTITIONS_PER_STEP
 from weir.quota.fetch.link_state import LinkState
 from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, LeaderEntry, ReplicaPartition, ReplicaTopic
@@ -105,9 +105,10 @@ class Settlement:
     # The budget
 
     def _tally(self, topic: ReplicaTopic, replica: ReplicaPartition | None, seen: RecordsSeen, *, waited: bool) -> None:
-        is_in_sync = replica is None or replica.is_in_sync(self._now)
         for quota, covered in topic.coverage:
-            is_behind = not is_in_sync if quota.is_observed else waited
+            is_behind = waited
+            if quota.is_observed:
+                is_behind = replica is not None and not replica.is_in_sync(self._now)
             counts_in_sync = quota.counts_in_sync and not self._state.partitions.is_stranger
             if seen.partition not in covered or not (is_behind or counts_in_sync):
                 continue
@@ -122,8 +123,8 @@ class Settlement:
         # taken out first: it is settled once, even if an exception follows
         reserved, fetch.reserved = fetch.reserved, {}
         state.accounts.hand_over(reserved, of_waiting)
-        replica_id = state.partitions.replica_id
         for quota, part in fetch.parts.items():
+            replica_id = state.partitions.replica_id
             quota.line.settle(replica_id, of_waiting.get(quota.ledger, 0) - part.size)
         for ledger, size in in_sync.items():
             ledger.charge(size)
@@ -191,14 +192,16 @@ class Settlement:
     def _take_offsets(self, some: Sequence[ScannedTopic]) -> Steps[None]:
         topics, number = self._state.partitions.topics, self._state.number
         is_incremental = self._state.sessions.is_incremental  # then each partition that is named counts
-        entries = StepWork(PARTITIONS_PER_STEP)
+        size, taken = PARTITIONS_PER_STEP * RESPONSE_ENTRY.size, 0
         for key, headers, _, _ in some:
             topic = topics.get(key)
             if topic is None or (topic.repeats_response(headers, number) and not is_incremental):
                 continue
-            for block in blocks_of(headers, RESPONSE_ENTRY.size):
-                self._take_answers(topic, block)
-                if entries.is_enough(len(block) // RESPONSE_ENTRY.size):
+            for start in range(0, len(headers), size):
+                self._take_answers(topic, headers[start : start + size])
+                taken += min(size, len(headers) - start)
+                if taken >= size:
+                    taken = 0
                     yield
 
     def _take_answers(self, topic: ReplicaTopic, headers: bytes) -> None:
@@ -224,7 +227,7 @@ class Settlement:
             if high_watermark == replica.high_watermark:
                 continue
             if UNKNOWN_OFFSET < replica.high_watermark <= replica.fetch_offset:
-                replica.keep_in_sync(replica.high_watermark, link.in_sync_until)
+                replica.in_sync_from, replica.in_sync_until = replica.high_watermark, link.in_sync_until
             replica.earlier_high_watermark, replica.high_watermark = replica.high_watermark, high_watermark
             topic.made_up = None
             topic.lag.update(partition, replica.fetch_offset, high_watermark, now)

@@ -140,16 +140,16 @@ class ReplicaTopic:
     _request_number: int = -1
     _response_number: int = -1
     _earlier_blocks: dict[bytes, bytes] = field(default_factory=dict)
-    _request_blocks: dict[bytes, bytes] = field(default_factory=dict)
+    request_blocks: dict[bytes, bytes] = field(default_factory=dict)
     _response_blocks: dict[bytes, bytes] = field(default_factory=dict)
 
     def repeats_request(self, entries: bytes, number: int) -> bool:
         """Note a block of request `number`. Returns whether the request before had the same one."""
         if self._request_number != number:
             self._request_number = number
-            self._earlier_blocks, self._request_blocks = self._request_blocks, {}
+            self._earlier_blocks, self.request_blocks = self.request_blocks, {}
         first = entries[:_ID_SIZE]
-        self._request_blocks[first] = entries
+        self.request_blocks[first] = entries
         return self._earlier_blocks.get(first) == entries
 
     def repeats_response(self, headers: bytes, number: int) -> bool:
@@ -167,7 +167,7 @@ class ReplicaTopic:
     def forget_requests(self) -> None:
         """Look into the next request whole, as a partition has left the topic."""
         self._earlier_blocks = {}
-        self._request_blocks = {}
+        self.request_blocks = {}
 
     def forget_responses(self) -> None:
         """Look into the next answer whole, as a partition waits for its high watermark."""
