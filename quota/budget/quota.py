@@ -117,10 +117,6 @@ class Quota(ABC):
     def wait(self, ask: Ask, offer: Offer, part: Part, now: float) -> None:
         """Keep the link's place in the line, for `part`."""
 
-    def served(self, ask: Ask, part: Part) -> None:
-        """Note that the link was granted `part`."""
-        self.line.served(ask.link, part.size, is_urgent=ask.is_urgent, replica=ask.replica_id)
-
     @abstractmethod
     def is_exceeded(self, now: float) -> bool:
         """Whether nothing of it could be granted now. It decides what an observed quota would have left out."""

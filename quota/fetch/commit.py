@@ -47,7 +47,9 @@ def commit(view: FetchView, plan: FetchPlan) -> Steps[Decision]:
     request = request.with_(max_wait_ms=plan.max_wait_ms, min_bytes=plan.min_bytes, max_bytes=plan.max_bytes)
     if plan.action is Action.LEAVE_OUT:
         return (yield from _forward(state, request, InFlight(), drops_behind=True))
-    asked: Iterable[ReplicaPartition] = partitions.waiting() if plan.asks_all else partitions.unknown()
+    asked: Iterable[ReplicaPartition] = ()
+    if plan.asks_all or partitions.unknown_count:
+        asked = partitions.waiting() if plan.asks_all else partitions.unknown()
     if plan.action is Action.PROBE:
         # On the follower's side it may bring one batch. So one that is to tell who is in sync asks for nothing that is
         # known to be behind: in sync there is no batch for it to bring.
@@ -74,7 +76,7 @@ def _granted(view: FetchView, plan: FetchPlan) -> InFlight:
     """Take the turn, and set aside what is granted."""
     state = view.state
     for quota, part in plan.parts.items():
-        quota.served(view.ask, part)
+        quota.line.served(state, part.size, is_urgent=view.ask.is_urgent, replica=view.ask.replica_id)
     reserved = state.accounts.reserve({one.ledger: part.size for one, part in plan.parts.items() if one.reserves})
     if not state.throttle.takes_out:
         state.accounts.let_arrive(0 if view.ask.is_lent else math.inf)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_response import encode_fetch_response
-from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
+from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND, FIRST_SESSION_VERSION
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 from weir.protocol.steps import Steps, at_once
 from weir.quota.budget.ledger import LEAST_BYTES
@@ -16,7 +16,7 @@ from weir.quota.fetch.decisions import Answer, Decision, Hold
 from weir.quota.fetch.intake import MOST_PARTITIONS, TooManyPartitions, take_incremental, take_whole
 from weir.quota.fetch.link_state import LinkState
 from weir.quota.fetch.plan import decide
-from weir.quota.fetch.settlement import Settlement
+from weir.quota.fetch.settlement import settling
 from weir.quota.fetch.state import InFlight
 
 STUCK_SECONDS = 5.0  # a peer that takes an answer, or asks again, later than this counts as stuck
@@ -95,9 +95,10 @@ class ReplicaLink(LinkState):
         fetch = self.in_flight
         if fetch is None:
             raise RuntimeError("an answer is settled that no fetch awaits")
-        self.sessions.answered(head)
+        if self.sessions.row.api_version >= FIRST_SESSION_VERSION:
+            self.sessions.leader.answered(head.error_code, head.session_id)
         self.number += 1
-        yield from Settlement(self, fetch, head).steps(topics)
+        yield from settling(self, fetch, head, topics)
         self.in_flight = None
 
     def abandon(self) -> None:
@@ -153,7 +154,8 @@ class ReplicaLink(LinkState):
         is_other_version = version != sessions.row.api_version
         error_code = sessions.enter(request, now)
         if is_other_version:  # the entries kept have the layout of another one, so the session can't go on
-            yield from partitions.forget_all()
+            if partitions.topics:
+                yield from partitions.forget_all()
             if sessions.is_incremental:
                 sessions.follower.end()
                 error_code = error_code or FETCH_SESSION_ID_NOT_FOUND

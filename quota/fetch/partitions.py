@@ -210,7 +210,7 @@ class LinkPartitions:
         left_out = self.behind_count
         self.left_out_count += 1
         for replica in granted:
-            if replica.behind:
+            if replica.partition in replica.topic.behind:
                 left_out -= 1
                 replica.left_out_from += 1
         stats = self.side.stats

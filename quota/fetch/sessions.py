@@ -88,11 +88,6 @@ class FetchSessions:
             self.follower.begin(session_id, by_id)
         return 0
 
-    def answered(self, head: ResponseHead) -> None:
-        """Note that the leader's response, with `head` as it came, was passed on."""
-        if self._has_sessions:
-            self.leader.answered(head.error_code, head.session_id)
-
     def head_patch(self, *, leaves_out: bool = False) -> Callable[[ResponseHead], ResponseHead] | None:
         """Return what turns the head of the leader's response into the follower's; None below v7."""
         if not self._has_sessions:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from weir.lag.broker_ids import STRANGER
 from weir.protocol.metadata import NO_ID, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
 from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
@@ -25,6 +26,11 @@ AT_ONCE_SECONDS: Final = 0.07  # what an answer that did not wait takes longer t
 FORGETS_DISTANCE: Final = 1.01  # how much slower the quickest counts with each one: the way may have become longer
 TOPICS_PER_STEP: Final = 500  # settled in one step of about 2 ms, if each has records
 _ERRORS_OF_NO_TOPIC: Final = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID})
+
+
+def settling(state: LinkState, fetch: InFlight, head: ResponseHead, topics: Sequence[ScannedTopic]) -> Steps[None]:
+    """Settle what the leader sent: `topics`, under `head`. Done in steps."""
+    yield from Settlement(state, fetch, head).steps(topics)
 
 
 class Settlement:
@@ -120,11 +126,11 @@ class Settlement:
     def _settle_budget(self) -> None:
         state, fetch, side = self._state, self._fetch, self._state.throttle
         of_waiting, in_sync = self._of_waiting, self._in_sync
+        replica_id = STRANGER if state.partitions.is_stranger else state.partitions.ends.follower
         # taken out first: it is settled once, even if an exception follows
         reserved, fetch.reserved = fetch.reserved, {}
         state.accounts.hand_over(reserved, of_waiting)
         for quota, part in fetch.parts.items():
-            replica_id = state.partitions.replica_id
             quota.line.settle(replica_id, of_waiting.get(quota.ledger, 0) - part.size)
         for ledger, size in in_sync.items():
             ledger.charge(size)
