@@ -29,7 +29,7 @@ from weir.lab.progress import MEGABYTE, Moment, Progress, Traffic, sparkline
 from weir.lab.received import Series
 from weir.lab.segments import replica_size
 from weir.lab.sidecar import Metrics
-from weir.quota.budget.ledger import CREDIT_SECONDS
+from weir.quota.figures import CREDIT_SECONDS
 
 MODE: Final = NEWEST
 MESSAGE_BYTES: Final = 10_240  # of the data moved; each message is a batch of its own

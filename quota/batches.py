@@ -10,14 +10,15 @@ from dataclasses import dataclass
 
 from weir.protocol.records import BATCH_HEAD_SIZE
 from weir.protocol.response_scanner import RecordsSeen
-
-_EVEN_SPREAD = 0.002  # sizes this close together count as equal: their caps waste 0.2 % at most
-FEW = 4  # fewer batches than this are not enough to conclude anything
-_MANY_BATCHES = 50  # with a cap of this many batches about half of one is wasted: 1 %
-_SOME_BATCHES = 4
-_FORGIVEN_MISSES = 6
-_BARREN_BEFORE_FIRST = 2
-_NEXT_CAP_BYTES = 64 * 1024  # the first cap after a grant that brought nothing
+from weir.quota.figures import (
+    BARREN_BEFORE_FIRST,
+    EVEN_SPREAD,
+    FEW,
+    FORGIVEN_MISSES,
+    MANY_BATCHES,
+    MOST_SEEN,
+    NEXT_CAP_BYTES,
+)
 
 
 @dataclass(slots=True)
@@ -41,18 +42,18 @@ class BatchSizes:
         topic.
         """
         self.misses += 1
-        if is_last_hop or max(self.seen, others.seen) < FEW or self.misses > _FORGIVEN_MISSES:
+        if is_last_hop or max(self.seen, others.seen) < FEW or self.misses > FORGIVEN_MISSES:
             self.barren += 1
 
     @property
     def has_to_be_first(self) -> bool:
         """Whether a larger cap was of no help. The first partition with data returns one whole batch in any case."""
-        return self.barren >= _BARREN_BEFORE_FIRST
+        return self.barren >= BARREN_BEFORE_FIRST
 
     @property
     def is_even(self) -> bool:
         """Whether batches are so alike that a cap of several of them ends where a batch ends."""
-        return self.seen >= FEW and self.largest - self.smallest <= self.largest * _EVEN_SPREAD
+        return self.seen >= FEW and self.largest - self.smallest <= self.largest * EVEN_SPREAD
 
     def cap_for(
         self, left: float, asked: int, others: BatchSizes, *, takes_out: bool = False, wastes_some: bool = False
@@ -68,14 +69,14 @@ class BatchSizes:
         batch = self.next_size or known.largest
         room = max(1, int(min(left, asked)))
         if self.barren:
-            return min(room, max(batch, _NEXT_CAP_BYTES) << min(self.barren, 16)), False
+            return min(room, max(batch, NEXT_CAP_BYTES) << min(self.barren, 16)), False
         if known.is_even and known.largest <= asked:
             return max(1, room // known.largest) * known.largest, True
         if self.next_size > room:
             return min(asked, self.next_size), True
         if takes_out and known.smallest > room:
             return min(asked, known.largest), True
-        if takes_out or room >= (_SOME_BATCHES if wastes_some else _MANY_BATCHES) * batch:
+        if takes_out or room >= (FEW if wastes_some else MANY_BATCHES) * batch:
             return room, 0 < batch <= room
         # Sizes differ: ask for one whole batch, and for the head of the next, which tells its size.
         return min(asked, batch + BATCH_HEAD_SIZE), bool(self.next_size)
@@ -91,4 +92,4 @@ def learn(records: RecordsSeen, *sizes: BatchSizes) -> None:
             if records.batches < FEW and known.seen:  # too few to replace what earlier ones showed
                 smallest, largest = min(smallest, known.smallest), max(largest, known.largest)
             known.smallest, known.largest = smallest, largest
-            known.seen = min(known.seen + records.batches, 1000)
+            known.seen = min(known.seen + records.batches, MOST_SEEN)

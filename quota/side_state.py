@@ -8,15 +8,14 @@ from typing import Literal, Protocol
 
 from weir.lag.broker_ids import NO_BROKER, BrokerIds
 from weir.lag.tracker import LagTracker
-from weir.quota.budget.ledger import CREDIT_SECONDS, SAVED_SECONDS, LinkAccounts, StrictLedger
+from weir.quota.budget.ledger import LinkAccounts, StrictLedger
 from weir.quota.budget.quota import Quota
 from weir.quota.counters import CountedQuota, IntervalCounts, ThrottleStats
+from weir.quota.figures import CREDIT_SECONDS, SAVED_SECONDS, STUCK_INTERVAL_SECONDS
 from weir.quota.settings import Clock, SideName, ThrottleSettings
 from weir.quota.side_quotas import CONFIGURED, SideQuotas
 from weir.quota.throttled_replicas import NO_PARTITION
 from weir.quota.topic_names import TopicNames
-
-_STUCK_INTERVAL_SECONDS = 0.1  # the least time between two looks for stuck peers
 
 
 class SideLink(Hashable, Protocol):
@@ -147,7 +146,7 @@ class SideState:
     def release_stuck(self) -> None:
         """Take back what links with stuck peers hold of the budget."""
         now = self.clock()
-        if now - self._released_stuck_at < _STUCK_INTERVAL_SECONDS:
+        if now - self._released_stuck_at < STUCK_INTERVAL_SECONDS:
             return  # with hundreds of links in line each plan would look at all of them
         self._released_stuck_at = now
         for holder in self.holders:

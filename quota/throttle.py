@@ -11,12 +11,10 @@ from zlib import crc32
 from weir.protocol.fetch_session import NO_SESSION, next_epoch
 from weir.protocol.fetch_versions import MAX_INT32
 from weir.quota.fetch.link import ReplicaLink
+from weir.quota.figures import MOST_WAITING, SESSION_EVICTION_SECONDS
 from weir.quota.settings import Clock, SideName, ThrottleSettings
 from weir.quota.side_state import SideLink, SideState
 from weir.quota.topic_names import TopicNames
-
-MOST_WAITING = 1_000  # partitions of a link looked at for `waiting_topics`, in about 0.3 ms
-SESSION_EVICTION_SECONDS = 120.0  # min.incremental.fetch.session.eviction.ms
 
 
 class Throttle(SideState):

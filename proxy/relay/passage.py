@@ -17,7 +17,7 @@ from typing import Final
 
 from weir.proxy.relay.pump import Pump
 from weir.proxy.relay.transport import Transport
-from weir.quota.budget.ledger import LEAST_BYTES
+from weir.quota.figures import LEAST_BYTES
 
 AHEAD_SECONDS: Final = 0.5
 """What a slow follower takes in this time may be on its way: more than a round trip, so that it is not slowed down."""

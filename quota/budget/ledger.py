@@ -14,17 +14,17 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from typing import Final
 
-WINDOW_SECONDS = 1.0
-WINDOW_SLACK = 0.04  # an answer takes a part of each second; without slack the mean would fall short by that part
-CREDIT_SECONDS = 0.25  # of quota: the most credit that a link waits for
-SAVED_SECONDS = 1.0  # of quota: the most credit kept on a follower's side while its fetches wait at leaders
-_BUCKET_SECONDS = 0.001  # sends within this time share one entry, so the window has at most 1,000
-_UNKNOWN_WAIT_SECONDS = 0.05  # when room depends on answers still to come; a settlement wakes the waiting links earlier
-LEAST_BYTES: Final = 2**13  # what may be on its way to a follower at least, however slow it is
-LONGEST_WAIT_SECONDS: Final = 0.8  # how long bytes are held back for want of room, unless very many links hold some
-_EPSILON_BYTES = 0.5  # absorbs the rounding of the credit, a float; rates are integers
+from weir.quota.figures import (
+    CREDIT_SECONDS,
+    EPSILON_BYTES,
+    LEAST_BYTES,
+    LONGEST_WAIT_SECONDS,
+    SHORTEST_WAIT_SECONDS,
+    TICK_SECONDS,
+    WINDOW_SECONDS,
+    WINDOW_SLACK,
+)
 
 
 class StrictLedger:
@@ -70,7 +70,7 @@ class StrictLedger:
     def credit(self) -> float:
         """Return the bytes that the credit allows now; negative while a debt is paid. Needs a rate."""
         self._advance(self.clock())
-        return self._credit - self._exempt_owed + _EPSILON_BYTES
+        return self._credit - self._exempt_owed + EPSILON_BYTES
 
     def look(self) -> tuple[float, float, float]:
         """Return the time, and `credit` and `room` at it. Needs a rate."""
@@ -84,7 +84,7 @@ class StrictLedger:
     def room_for_due(self) -> float:
         """Return the bytes that the window has room for now. Needs a rate."""
         self._advance(self.clock())
-        return self._limit() - self._sent_bytes - self.reserved + _EPSILON_BYTES
+        return self._limit() - self._sent_bytes - self.reserved + EPSILON_BYTES
 
     def credit_at(self, size: float) -> float:
         """Return the time at which `credit` reaches `size` if nothing else is granted; inf at rate 0."""
@@ -94,7 +94,7 @@ class StrictLedger:
     def room_at(self, size: float) -> float:
         """Return when `room` reaches `size`, or the window is empty, if nothing else is sent; inf at rate 0."""
         now = self.clock()
-        missing = min(size, self._limit()) - self.room() - _EPSILON_BYTES
+        missing = min(size, self._limit()) - self.room() - EPSILON_BYTES
         if not self.rate:
             return float("inf")
         if missing <= 0:
@@ -103,7 +103,7 @@ class StrictLedger:
             missing -= sent
             if missing <= 0:
                 return time + WINDOW_SECONDS
-        return now + _UNKNOWN_WAIT_SECONDS
+        return now + SHORTEST_WAIT_SECONDS
 
     def want(self, *, is_waited_for: bool = False) -> float:
         """Note that a link wants budget. Returns the credit, which begins at 0 after a second without use.
@@ -116,7 +116,7 @@ class StrictLedger:
         self._wanted_until = max(self._wanted_until, now + WINDOW_SECONDS)
         if is_new and not self._sent and not self.reserved:
             self._credit = min(self._credit, 0.0)
-        return self._credit - self._exempt_owed + _EPSILON_BYTES
+        return self._credit - self._exempt_owed + EPSILON_BYTES
 
     def reserve(self, size: int) -> None:
         """Set `size` bytes aside for a request that is about to be forwarded."""
@@ -175,7 +175,7 @@ class StrictLedger:
             self._sent[-1][1] += size
         else:
             # Stamped with the end of its bucket, so bytes may leave the window late but never early.
-            self._sent.append([now + _BUCKET_SECONDS, size])
+            self._sent.append([now + TICK_SECONDS, size])
 
     def _advance(self, now: float) -> None:
         if self.rate:

@@ -11,17 +11,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter
-from typing import Final
 
-FLOOR = 0.05  # the part of the granted bytes for what is not the most urgent, so that nothing starves
-CLAIM_SECONDS: Final = 1.0  # how long a claim keeps others waiting if its link does not plan again
-PLACE_SECONDS: Final = 5.0  # how long a lapsed claim still keeps its place, without keeping others waiting
-
-# how late a lapse may be noticed: with hundreds of claims one lapses, or is kept a little longer, each millisecond
-_LAPSE_SECONDS: Final = 0.02
-
-# replicas whose last turn is remembered while others wait; or twice as many as still count, where that is more
-_MOST_FINISHED = 256
+from weir.quota.figures import FLOOR, LAPSE_SECONDS, MOST_FINISHED, PLACE_SECONDS
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +45,7 @@ class BudgetQueue:
         self._clock = clock
         self.claims: dict[Hashable, Claim] = {}  # by link, also those that have lapsed
         self._finished: dict[Hashable, float] = {}  # by replica: where its last turn ended, in bytes
-        self._most_finished = _MOST_FINISHED
+        self._most_finished = MOST_FINISHED
         self._reached = 0.0  # where the last turn began, in bytes
         self._number = 0
         self._owed = 0.0  # bytes that FLOOR has given to links that are not urgent and they have not had yet
@@ -141,7 +132,7 @@ class BudgetQueue:
             if len(self._finished) > self._most_finished:
                 self._finished = {one: end for one, end in self._finished.items() if end > self._reached}
                 # grows with the dictionary, so that not all of it is searched each time
-                self._most_finished = max(_MOST_FINISHED, 2 * len(self._finished))
+                self._most_finished = max(MOST_FINISHED, 2 * len(self._finished))
         else:
             self._finished = {}  # nobody waited, so nothing had so far counts against anyone
         if not is_urgent:
@@ -194,5 +185,5 @@ class BudgetQueue:
             others = [claim.size for claim in line if not claim.is_urgent and claim.until >= now]
             self._least_other = min(others, default=math.inf)
         lapses = min([one.until + (PLACE_SECONDS if one.until < now else 0.0) for one in line], default=math.inf)
-        self._sorted_until = max(lapses, now + _LAPSE_SECONDS)
+        self._sorted_until = max(lapses, now + LAPSE_SECONDS)
         return now

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Final
+from typing import ClassVar
 
-from weir.quota.budget.ledger import CREDIT_SECONDS
-from weir.quota.budget.queue import CLAIM_SECONDS
 from weir.quota.budget.quota import Ask, Offer, Part, Quota, Verdict
+from weir.quota.figures import (
+    CLAIM_SECONDS,
+    CREDIT_SECONDS,
+    CROWD,
+    FIRST_SHARE_SECONDS,
+    LARGEST_SHARE_SECONDS,
+    LENT_SECONDS,
+    MOST_STALE,
+    ROUND_SECONDS,
+    SHARE_BESIDE_LIVE_SECONDS,
+    SHARE_SECONDS,
+    SLOW_SECONDS,
+    SLOWEST_SHARE_SECONDS,
+    SMALLEST_FILL_SECONDS,
+)
 from weir.quota.settings import Policy
-
-SHARE_SECONDS: Final = 0.12  # of quota for one fetch: few enough to pace evenly, enough to waste little on cut batches
-SHARE_BESIDE_LIVE_SECONDS: Final = 0.012  # the same on a link with live traffic, where a record waits for each share
-LARGEST_SHARE_SECONDS: Final = 0.15  # the most that a fetch which comes a little late is granted, in seconds of quota
-SLOW_SECONDS: Final = 0.1  # on links with answers slower than this, a share is what gathers during an answer
-SLOWEST_SHARE_SECONDS: Final = 0.9  # the most that a fetch on such a link is granted: all of it may arrive at once
-LENT_SECONDS: Final = 0.12  # of quota: what all links ask for together while nothing is set aside for it
-ROUND_SECONDS: Final = 3.5  # the time in which every link in line has a share, however many there are
-CROWD: Final = 8  # so many links in line are a crowd: they came at once, as after a restart
-FIRST_SHARE_SECONDS: Final = 0.001  # of quota for the first fetch of a link in a crowd: so all begin within a second
-SMALLEST_FILL_SECONDS: Final = 0.05  # the least, in seconds of quota, that is worth a fetch without room for a share
-MOST_STALE: Final = 2.0  # turns that a link far back may wait for: more was claimed while the line was shorter
 
 
 class StrictQuota(Quota):

@@ -6,7 +6,6 @@ A bug may neither lift a quota nor break replication. So only offsets count here
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, encode_response_topics, made_up_entries
@@ -18,9 +17,8 @@ from weir.protocol.response_scanner import Expected, ResponseHead, ScannedTopic
 from weir.protocol.steps import PER_STEP, Steps, StepWork
 from weir.protocol.take_out import Passing
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
+from weir.quota.figures import PROBE_SECONDS
 from weir.quota.topic_names import METADATA_LOG
-
-ASK_SECONDS: Final = 10.0  # how often what is behind is asked for with 0 bytes, for true offsets and errors
 
 
 class InSyncOnly:
@@ -37,7 +35,7 @@ class InSyncOnly:
         if request.session_epoch > 0:
             error = FETCH_SESSION_ID_NOT_FOUND
             return Answer(encode_fetch_response(version, request.header.correlation_id, 0, [], error_code=error))
-        asks_all = now >= self._asked_at + ASK_SECONDS
+        asks_all = now >= self._asked_at + PROBE_SECONDS
         row = fetch_version(version)
         in_sync: list[RequestTopic] = []
         asked: list[RequestTopic] = []
@@ -75,7 +73,7 @@ class InSyncOnly:
         if not in_sync and not asked and left_out:
             until = now + request.max_wait_ms / 1000 - held_seconds
             if until > now:
-                return Hold(min(until, self._asked_at + ASK_SECONDS))
+                return Hold(min(until, self._asked_at + PROBE_SECONDS))
             return Answer(encode_fetch_response(version, request.header.correlation_id, 0, left_out))
         fewer = request.with_(topics=in_sync + asked, session_id=0, session_epoch=-1, forgotten=())
 

@@ -14,14 +14,9 @@ from weir.protocol.fetch_versions import FetchVersion
 from weir.protocol.steps import Steps, StepWork
 from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.state import UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic
+from weir.quota.figures import ABSENT_SECONDS, MOST_PARTITIONS, PARTITIONS_PER_STEP, TOPICS_PER_STEP
 
-PARTITIONS_PER_STEP = 60  # in one step: about 2 ms, where all of them are new, each in a new topic
-TOPICS_PER_STEP = 2_000  # in one step, where they repeat the request before
-_COUNTED_PER_STEP = 3_000  # topics
 LAST_VERSION_BEFORE_LEADER_EPOCHS = 4  # followers below level 0.11 (KIP-101): they truncate to their high watermark
-# how long a partition is remembered after the last fetch that asked for it: longer than a hop leaves one out
-ABSENT_SECONDS = 15.0
-MOST_PARTITIONS = 200_000  # of one follower on one connection; Kafka recommends no more in a whole cluster
 
 
 class TooManyPartitions(Exception):
@@ -36,11 +31,9 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
     """Take in request `number` of a link, which lists every partition. Done in steps."""
     link.asker.fetched(now)
     row, count = link.sessions.row, 0
-    for first in range(0, len(request.topics), _COUNTED_PER_STEP):
-        count += sum(
-            [len(topic.entries) // topic.stride for topic in request.topics[first : first + _COUNTED_PER_STEP]]
-        )
-        if len(request.topics) > _COUNTED_PER_STEP:
+    for first in range(0, len(request.topics), TOPICS_PER_STEP):
+        count += sum([len(topic.entries) // topic.stride for topic in request.topics[first : first + TOPICS_PER_STEP]])
+        if len(request.topics) > TOPICS_PER_STEP:
             yield
     if count > MOST_PARTITIONS:
         raise TooManyPartitions(count)

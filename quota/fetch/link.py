@@ -10,16 +10,15 @@ from weir.protocol.fetch_response import encode_fetch_response
 from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND, FIRST_SESSION_VERSION
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 from weir.protocol.steps import Steps, at_once
-from weir.quota.budget.ledger import LEAST_BYTES
 from weir.quota.fetch.commit import commit, commit_pass
 from weir.quota.fetch.decisions import Answer, Decision, Hold
-from weir.quota.fetch.intake import MOST_PARTITIONS, TooManyPartitions, take_incremental, take_whole
+from weir.quota.fetch.intake import TooManyPartitions, take_incremental, take_whole
 from weir.quota.fetch.link_state import LinkState
 from weir.quota.fetch.plan import decide
 from weir.quota.fetch.settlement import settling
 from weir.quota.fetch.state import InFlight
+from weir.quota.figures import LEAST_BYTES, MOST_PARTITIONS, STUCK_SECONDS
 
-STUCK_SECONDS = 5.0  # a peer that takes an answer, or asks again, later than this counts as stuck
 _NO_ERROR = ResponseHead()
 
 

@@ -15,16 +15,12 @@ from typing import Final
 from msgspec import Struct
 
 from weir.protocol.steps import PER_STEP, Steps
-from weir.protocol.take_out import MOST_HELD
-from weir.quota.budget.queue import FLOOR
 from weir.quota.budget.quota import Part, Quota
 from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
+from weir.quota.figures import FLOOR, HELD_BYTES, MOST_OFFERED, RANK_SECONDS
 from weir.quota.side_state import SideState
 
 LEAST_WHOLE_VERSION: Final = 3  # from it on the first partition with data returns at least a batch (KIP-74)
-MOST_OFFERED: Final = 16  # how many partitions a fetch offers to a leader's side that has quotas of its own
-_HELD_BYTES: Final = int(0.9 * MOST_HELD)  # granted in an answer that loses its tails: there is more in it than grants
-RANK_SECONDS = 0.5  # how long a ranking is kept: one of thousands of partitions costs more than a fetch
 
 
 @dataclass(slots=True)
@@ -276,7 +272,7 @@ def fill(
             # all.
             cap = size = replica.max_bytes
         else:
-            takes_out = terms.takes_out and answer.size + left <= _HELD_BYTES
+            takes_out = terms.takes_out and answer.size + left <= HELD_BYTES
             cap, is_sure = replica.batches.cap_for(
                 left, worth_asking(replica), replica.topic.batches, takes_out=takes_out, wastes_some=terms.wastes_some
             )

@@ -10,11 +10,10 @@ from weir.quota.counters import IntervalCounts
 from weir.quota.fetch.order import GrantQueue
 from weir.quota.fetch.sessions import FetchSessions
 from weir.quota.fetch.state import UNKNOWN_OFFSET, LeaderEntry, ReplicaPartition, ReplicaTopic
+from weir.quota.figures import FREED_PER_STEP
 from weir.quota.scopes import Ends
 from weir.quota.side_state import SideState
 from weir.quota.topic_names import printed_id
-
-FREED_PER_STEP = 300  # topics and partitions
 
 
 class LinkPartitions:

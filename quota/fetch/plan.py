@@ -19,24 +19,24 @@ from msgspec import Struct, field
 
 from weir.lag.broker_ids import STRANGER
 from weir.protocol.fetch_request import FetchRequest
-from weir.quota.budget.queue import CLAIM_SECONDS
 from weir.quota.budget.quota import Ask, Offer, Part, Quota
-from weir.quota.budget.strict import SHARE_BESIDE_LIVE_SECONDS, SLOW_SECONDS
 from weir.quota.fetch.link_state import LinkState
 from weir.quota.fetch.order import LEAST_WHOLE_VERSION, Terms, fill, offer_all, worth_asking
 from weir.quota.fetch.state import Grant
+from weir.quota.figures import (
+    FREE_PROBE_SECONDS,
+    LONGEST_HOLD_SECONDS,
+    LONGEST_KEPT_SECONDS,
+    LONGEST_RIDE_SECONDS,
+    PROBE_SECONDS,
+    REFRESH_SECONDS,
+    SHARE_BESIDE_LIVE_SECONDS,
+    SHORTEST_WAIT_SECONDS,
+    SLOW_SECONDS,
+    TICK_SECONDS,
+    WAITS_SECONDS,
+)
 
-WAITS_SECONDS: Final = 10.0  # how long answers are expected to wait at their leader after one that did
-LONGEST_RIDE_SECONDS: Final = 0.02  # how long a grant waits at the leader for a live record: both come in one answer
-LONGEST_HOLD_SECONDS: Final = 30.0  # a fetch is held no longer: a follower's socket times out after 30 s by default
-LONGEST_KEPT_SECONDS: Final = 1.0  # how long one quota's budget is left to a partition that waits for another quota too
-PROBE_SECONDS: Final = 10.0  # without a true answer, on the follower's side: a probe may bring a batch there
-FREE_PROBE_SECONDS: Final = 4.0  # the same on the leader's side, where a probe brings no records
-SHORTEST_WAIT_SECONDS: Final = 0.05  # for what brings nothing: else its follower would ask at once, for ever
-
-# the event loop's resolution; after a shorter hold the plan would be the same again
-_SHORTEST_HOLD_SECONDS: Final = 0.001
-_REFRESH_SECONDS: Final = 0.9 * CLAIM_SECONDS  # a held fetch is planned again before its claim in the line lapses
 _AT_ONCE: Final = 1  # min_bytes: the leader answers as soon as it has anything
 
 
@@ -195,7 +195,7 @@ def _grants(view: FetchView) -> tuple[tuple[Grant, ...], dict[Quota, Part], tupl
             break
         else:
             return grants, parts, tuple(claims), ready
-    return (), {}, tuple(claims), min(ready, view.now + _REFRESH_SECONDS) if claims else ready
+    return (), {}, tuple(claims), min(ready, view.now + REFRESH_SECONDS) if claims else ready
 
 
 def _granted(
@@ -258,7 +258,7 @@ def _left_out(view: FetchView, claims: tuple[Claim, ...], ready: float) -> Fetch
         max_wait_ms = round(min(view.request.max_wait_ms, max(ready - now, SHORTEST_WAIT_SECONDS) * 1000))
         return FetchPlan(Action.LEAVE_OUT, claims=claims, max_wait_ms=max_wait_ms, min_bytes=_AT_ONCE)
     wait = min(max(view.request.max_wait_ms / 1000, SHORTEST_WAIT_SECONDS), LONGEST_HOLD_SECONDS)
-    if view.held_seconds < wait - _SHORTEST_HOLD_SECONDS:
-        until = min(max(ready, now + _SHORTEST_HOLD_SECONDS), now + wait - view.held_seconds)
+    if view.held_seconds < wait - TICK_SECONDS:
+        until = min(max(ready, now + TICK_SECONDS), now + wait - view.held_seconds)
         return FetchPlan(Action.HOLD, claims=claims, until=until)
     return FetchPlan(Action.ANSWER, claims=claims)

@@ -9,10 +9,10 @@ from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_versions import fetch_version
 from weir.protocol.request_topics import RequestTopic
 from weir.protocol.steps import PER_STEP, Steps, StepWork
+from weir.quota.fetch.order import LEAST_WHOLE_VERSION
 from weir.quota.fetch.state import Grant, ReplicaPartition, ReplicaTopic
+from weir.quota.figures import SHORTEST_WAIT_SECONDS
 
-FIRST_VERSION_WITH_LIMIT = 3
-_WAIT_WITH_SOME_LEFT_OUT_MS = 50  # new data of a partition asked for with 0 bytes wakes no fetch, so come back soon
 _MAX_BYTES = 2  # index in (partition, fetch offset, partition_max_bytes)
 
 
@@ -93,7 +93,7 @@ def limit_response(request: FetchRequest, limit: int, start: int) -> tuple[Fetch
     Below v3 a partition is taken whole or not at all, so the cap is max(limit, partition_max_bytes of one partition).
     Turns begin with the partition at `start`; returns where those of the next fetch do, too.
     """
-    if request.header.api_version >= FIRST_VERSION_WITH_LIMIT:
+    if request.header.api_version >= LEAST_WHOLE_VERSION:
         # Never 0: the broker would answer at once each time, with nothing.
         return (request.with_(max_bytes=max(1, limit)) if request.max_bytes > limit else request), start
     row = fetch_version(request.header.api_version)
@@ -105,12 +105,14 @@ def limit_response(request: FetchRequest, limit: int, start: int) -> tuple[Fetch
     sizes = [row.requested(one.stride).unpack(one.entries)[2] for one in partitions]
     if sum(sizes) <= limit or not sizes:
         return request, start
+    # new data of a partition asked for with 0 bytes wakes no fetch, so come back soon
+    wait_ms = round(1000 * SHORTEST_WAIT_SECONDS)
     included, start = _take_turns(sizes, limit, start % len(sizes))
     topics = [
         one if index in included else RequestTopic(one.name, row.with_no_bytes(one.entries, one.stride), one.stride)
         for index, one in enumerate(partitions)
     ]
-    return request.with_(topics=topics, max_wait_ms=min(request.max_wait_ms, _WAIT_WITH_SOME_LEFT_OUT_MS)), start
+    return request.with_(topics=topics, max_wait_ms=min(request.max_wait_ms, wait_ms)), start
 
 
 def _take_turns(sizes: list[int], limit: int, start: int) -> tuple[set[int], int]:

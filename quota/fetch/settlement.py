@@ -13,18 +13,20 @@ from weir.protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTop
 from weir.protocol.steps import Steps
 from weir.quota.batches import learn
 from weir.quota.budget.ledger import StrictLedger
-from weir.quota.fetch.intake import PARTITIONS_PER_STEP
 from weir.quota.fetch.link_state import LinkState
 from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, LeaderEntry, ReplicaPartition, ReplicaTopic
+from weir.quota.figures import (
+    AT_ONCE_SECONDS,
+    CROWDED_SECONDS,
+    FORGETS_DISTANCE,
+    LIVE_SECONDS,
+    PARTITIONS_PER_STEP,
+    PASSING_SECONDS,
+    SETTLED_PER_STEP,
+    SHORT_PASSING_SECONDS,
+)
 
-CROWDED_SECONDS: Final = 5.0  # how long answers are expected to be full of other partitions after one that was
-LIVE_SECONDS: Final = 1.0  # how long a link has live traffic after a record of a partition that needs no budget
-PASSING_SECONDS: Final = 0.04  # how long a grant may take to pass beside live traffic, whose records wait behind it
-_SHORT_PASSING_SECONDS: Final = 0.005  # an answer that passes in less says nothing of what the link carries
-AT_ONCE_SECONDS: Final = 0.07  # what an answer that did not wait takes longer than the quickest one lately
-FORGETS_DISTANCE: Final = 1.01  # how much slower the quickest counts with each one: the way may have become longer
-TOPICS_PER_STEP: Final = 500  # settled in one step of about 2 ms, if each has records
 _ERRORS_OF_NO_TOPIC: Final = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID})
 
 
@@ -53,10 +55,10 @@ class Settlement:
         state.moved_at = self._now
         if fetch.asks_all and not head.error_code and not head.throttle_time_ms:
             state.unanswered_since = None
-        for first in range(0, len(topics), TOPICS_PER_STEP):
+        for first in range(0, len(topics), SETTLED_PER_STEP):
             if first:
                 yield
-            some = topics[first : first + TOPICS_PER_STEP]
+            some = topics[first : first + SETTLED_PER_STEP]
             for key, _, records, _ in some:
                 if records:
                     self._take_records(key, records)
@@ -187,7 +189,7 @@ class Settlement:
         if fetch.answer_began_at is None:
             return math.inf
         passing = self._now - fetch.answer_began_at
-        if passing < _SHORT_PASSING_SECONDS:
+        if passing < SHORT_PASSING_SECONDS:
             return math.inf
         # On a distant link TCP takes some round trips for it, however much the link carries.
         may_pass = max(PASSING_SECONDS, fetch.answer_began_at - fetch.forwarded_at)

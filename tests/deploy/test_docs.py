@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.quota.budget import ledger, strict
+from weir.quota import figures as figures_of_code
 
 ROOT = Path(__file__).resolve().parents[2]
 THROTTLE = ROOT / "docs/throttle.md"
@@ -85,5 +85,5 @@ def test_figures_of_the_throttle_are_constants(unit: str) -> None:
 
 def test_share_of_a_line_and_the_window_are_those_of_the_code() -> None:
     text = THROTTLE.read_text()
-    assert f"never more than {strict.ROUND_SECONDS} s / (n + 1)" in text
-    assert set(re.findall(r"([\d.]+) x (?:quota|rate)", text)) == {str(1 + ledger.WINDOW_SLACK)}
+    assert f"never more than {figures_of_code.ROUND_SECONDS} s / (n + 1)" in text
+    assert set(re.findall(r"([\d.]+) x (?:quota|rate)", text)) == {str(1 + figures_of_code.WINDOW_SLACK)}

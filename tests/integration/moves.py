@@ -11,7 +11,7 @@ from typing import Any
 from weir.lab.cluster import Cluster
 from weir.lab.produce import LiveProducer, fill, read_numbers
 from weir.lab.received import ReceivedBytes, Series
-from weir.quota.budget.ledger import SAVED_SECONDS
+from weir.quota.figures import SAVED_SECONDS
 
 MB = 1_000_000
 _FIRST_VERSION_OF_LEADER_EPOCHS = 5  # of Fetch: what replicas use from inter.broker.protocol.version 0.11 on

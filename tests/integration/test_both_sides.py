@@ -17,7 +17,7 @@ from tests.integration.moves import (
 from weir.lab.cluster import Cluster
 from weir.lab.modes import Mode
 from weir.lab.settings import Route
-from weir.quota.budget.strict import LENT_SECONDS
+from weir.quota.figures import LENT_SECONDS
 
 pytestmark = pytest.mark.integration
 

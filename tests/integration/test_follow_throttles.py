@@ -27,7 +27,7 @@ from weir.lab.cluster import Cluster
 from weir.lab.modes import MODES, NEWEST, ZooKeeperCluster
 from weir.lab.settings import configs_tool
 from weir.planning.reassignment_json import format_reassignment
-from weir.quota.budget.ledger import SAVED_SECONDS
+from weir.quota.figures import SAVED_SECONDS
 from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 pytestmark = pytest.mark.integration

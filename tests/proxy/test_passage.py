@@ -17,7 +17,7 @@ from weir.proxy.relay.passage import Passage
 from weir.proxy.relay.pump import STOPPED, Pump
 from weir.proxy.relay.transport import TcpTransport, unacknowledged
 from weir.proxy.relay.turn_budget import TurnBudget
-from weir.quota.budget.ledger import LEAST_BYTES
+from weir.quota.figures import LEAST_BYTES
 
 WINDOW = 4_096
 ANSWER = 1_000_000

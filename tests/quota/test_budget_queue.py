@@ -7,8 +7,9 @@ from hypothesis.strategies import DataObject, booleans, data, integers, sampled_
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.fakes.lines import line_of
-from weir.quota.budget.queue import PLACE_SECONDS, BudgetQueue
+from weir.quota.budget.queue import BudgetQueue
 from weir.quota.fetch.decisions import Forward, Hold
+from weir.quota.figures import PLACE_SECONDS
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS

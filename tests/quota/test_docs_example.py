@@ -11,9 +11,9 @@ from tests.fakes.conversation import Follower, Leader, Log, worst_second
 from tests.fakes.take_out import passed, take_out
 from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.response_scanner import ScannedTopic
-from weir.quota.budget.ledger import WINDOW_SLACK
 from weir.quota.fetch.decisions import Answer, Hold
 from weir.quota.fetch.link import ReplicaLink
+from weir.quota.figures import WINDOW_SLACK
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS

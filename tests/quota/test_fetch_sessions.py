@@ -10,11 +10,11 @@ from tests.fakes.conversation import Leader, Log, mean_rate, worst_second
 from tests.fakes.leader_sessions import Key
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 from weir.protocol.fetch_versions import FETCH_VERSIONS
-from weir.quota.budget.strict import LENT_SECONDS
 from weir.quota.fetch.decisions import Answer, Forward, Hold
 from weir.quota.fetch.intake import TooManyPartitions
 from weir.quota.fetch.sessions import LEFT_OUT_MS
 from weir.quota.fetch.state import LeaderEntry
+from weir.quota.figures import LENT_SECONDS
 from weir.quota.settings import SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS

@@ -15,7 +15,8 @@ from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
 from weir.protocol.steps import at_once
 from weir.protocol.take_out import Passing
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
-from weir.quota.fetch.in_sync_only import ASK_SECONDS, InSyncOnly
+from weir.quota.fetch.in_sync_only import InSyncOnly
+from weir.quota.figures import PROBE_SECONDS
 from weir.quota.topic_names import CLUSTER_METADATA_ID
 
 BATCH = 30_000
@@ -71,7 +72,7 @@ class Spared:
 @pytest.mark.parametrize("version", [0, 1, 3, 7, 12, 17])
 def test_what_is_behind_stays_out_and_what_is_in_sync_passes(version: int) -> None:
     made = Spared(version)
-    assert made.run(ASK_SECONDS - 1) <= BATCH
+    assert made.run(PROBE_SECONDS - 1) <= BATCH
     for written in range(1, 20):
         made.log.batches.append(BATCH)
         made.log.high_watermark = written - 1
@@ -88,11 +89,11 @@ def test_what_is_behind_is_asked_for_its_offsets_every_ten_seconds(version: int,
     for log in made.leader.leader.logs.values():
         log.error_code = 6
     errors = len([one for one in made.hop.decisions if isinstance(one, Forward)])
-    assert made.run(5 * ASK_SECONDS) == 0
+    assert made.run(5 * PROBE_SECONDS) == 0
     assert len([one for one in made.hop.decisions if isinstance(one, Forward)]) > errors
     for log in made.leader.leader.logs.values():
         log.error_code = 0
-    assert made.run(5 * ASK_SECONDS) <= 6 * BATCH
+    assert made.run(5 * PROBE_SECONDS) <= 6 * BATCH
 
 
 def test_a_fetch_of_what_is_behind_alone_is_held_and_answered_without_anything_new() -> None:

@@ -5,13 +5,14 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.fakes.lines import line_of
-from weir.quota.budget.ledger import CREDIT_SECONDS, StrictLedger
+from weir.quota.budget.ledger import StrictLedger
 from weir.quota.budget.queue import BudgetQueue
 from weir.quota.budget.quota import Ask
 from weir.quota.budget.simple_rate import SimpleRate
 from weir.quota.budget.strict import StrictQuota
 from weir.quota.fetch import plan as plan_module
 from weir.quota.fetch.decisions import Hold
+from weir.quota.figures import CREDIT_SECONDS
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS, EVERY_PARTITION

@@ -11,11 +11,10 @@ from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import PARTITION_MAX_BYTES, Conversation, Follower, Leader, Log, mean_rate, worst_second
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 from weir.protocol.steps import at_once
-from weir.quota.budget.queue import FLOOR
 from weir.quota.fetch.decisions import Forward, Hold
-from weir.quota.fetch.intake import ABSENT_SECONDS
-from weir.quota.fetch.order import RANK_SECONDS, _sorted_places
+from weir.quota.fetch.order import _sorted_places
 from weir.quota.fetch.state import ReplicaPartition
+from weir.quota.figures import ABSENT_SECONDS, FLOOR, RANK_SECONDS
 from weir.quota.settings import Order, Policy, ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS

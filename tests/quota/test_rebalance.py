@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.quota.model.rebalance import MB, Rebalance, play
-from weir.quota.budget.ledger import WINDOW_SLACK
-from weir.quota.budget.strict import LENT_SECONDS
+from weir.quota.figures import LENT_SECONDS, WINDOW_SLACK
 
 pytestmark = pytest.mark.long
 

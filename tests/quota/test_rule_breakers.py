@@ -12,8 +12,9 @@ from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.request_topics import RequestTopic
 from weir.quota.fetch.decisions import Forward, Hold
 from weir.quota.fetch.link import ReplicaLink
+from weir.quota.figures import SESSION_EVICTION_SECONDS
 from weir.quota.settings import ThrottleSettings
-from weir.quota.throttle import SESSION_EVICTION_SECONDS, Throttle
+from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
 
 MB = 1_000_000

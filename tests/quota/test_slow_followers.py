@@ -10,9 +10,10 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from weir.protocol.response_scanner import ScannedTopic
-from weir.quota.budget.ledger import LEAST_BYTES, Account, LinkAccounts, StrictLedger
+from weir.quota.budget.ledger import Account, LinkAccounts, StrictLedger
 from weir.quota.fetch.decisions import Forward
-from weir.quota.fetch.link import STUCK_SECONDS, ReplicaLink
+from weir.quota.fetch.link import ReplicaLink
+from weir.quota.figures import LEAST_BYTES, STUCK_SECONDS
 from weir.quota.settings import SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS

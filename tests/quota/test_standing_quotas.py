@@ -14,7 +14,7 @@ from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, NextHop, mean_rate
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 from weir.protocol.metadata import NO_ID
-from weir.quota.budget.ledger import CREDIT_SECONDS
+from weir.quota.figures import CREDIT_SECONDS
 from weir.quota.scopes import Ends, Matching, Reassigned, Recovering, Scope
 from weir.quota.settings import Policy, QuotaSettings, SideName, ThrottleSettings
 from weir.quota.throttle import Throttle

@@ -6,7 +6,7 @@ from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Leader, Log, mean_rate, worst_second
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 from weir.quota.fetch.decisions import Hold
-from weir.quota.fetch.link import STUCK_SECONDS
+from weir.quota.figures import STUCK_SECONDS
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS

@@ -5,9 +5,8 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, NextHop, mean_rate, requested, worst_second
 from weir.quota.fetch.decisions import Forward
-from weir.quota.fetch.intake import ABSENT_SECONDS
 from weir.quota.fetch.link import ReplicaLink
-from weir.quota.fetch.order import MOST_OFFERED
+from weir.quota.figures import ABSENT_SECONDS, MOST_OFFERED
 from weir.quota.scopes import Matching
 from weir.quota.settings import QuotaSettings, SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
