@@ -97,6 +97,8 @@ class SideQuotas:
             if ledger.rate != rate:
                 ledger.set_rate(rate)
             measured = SimpleRate(clock, *window) if before is None or is_new else before.measured
+            if before is not None:  # answers on their way may belong to it, though another one takes its place
+                before.limits = rate is not None and not before.is_observed
             quota: Quota
             if before is not None and stays:
                 quota = before
