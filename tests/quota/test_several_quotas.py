@@ -137,7 +137,6 @@ def test_bytes_in_sync_are_counted_in_the_quotas_that_count_them(scope: Scope, c
     assert (throttle.quotas[1].ledger.room() < MB) == counts_in_sync
 
 
-@pytest.mark.long
 def test_quota_that_another_takes_the_place_of_limits_nothing_once_its_rate_is_removed() -> None:
     """An answer may still be on its way that was granted by the policy before."""
     throttle = Throttle("leader", 1, MovedClock(), ThrottleSettings(rate=MB, replicas={"a": ALL_REPLICAS}))
@@ -147,6 +146,7 @@ def test_quota_that_another_takes_the_place_of_limits_nothing_once_its_rate_is_r
     assert not before.limits
 
 
+@pytest.mark.long
 def test_plan_without_a_commit_changes_nothing() -> None:
     """A dry run: the same view gives the same plan, and what follows is as if it had not been."""
 
