@@ -42,21 +42,22 @@ class FollowerSession:
 
     id: int = NO_SESSION
     epoch: int = INITIAL_EPOCH
-    uses_topic_ids: bool = False
 
-    def begin(self, session_id: int, uses_topic_ids: bool) -> None:
+    def begin(self, session_id: int) -> None:
         """Begin a session that a full fetch asked for; it replaces an earlier one."""
         self.id = session_id
         self.epoch = next_epoch(INITIAL_EPOCH)
-        self.uses_topic_ids = uses_topic_ids
 
-    def take(self, session_id: int, epoch: int, uses_topic_ids: bool) -> int:
-        """Take an incremental fetch. Returns 0, or the error code to answer it with; an error changes nothing."""
+    def take(self, session_id: int, epoch: int, *, changes_names: bool = False) -> int:
+        """Take an incremental fetch. Returns 0, or the error code to answer it with; an error changes nothing.
+
+        `changes_names`: the fetch before named topics otherwise, by name or by id.
+        """
         if session_id != self.id or self.id == NO_SESSION:
             return FETCH_SESSION_ID_NOT_FOUND
         if epoch != self.epoch:
             return INVALID_FETCH_SESSION_EPOCH
-        if uses_topic_ids != self.uses_topic_ids:
+        if changes_names:
             return FETCH_SESSION_TOPIC_ID_ERROR
         self.epoch = next_epoch(epoch)
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Literal, Protocol
 
@@ -29,7 +30,7 @@ class SideLink(Hashable, Protocol):
         """Count as sent what a stuck peer does not take."""
 
 
-class SideState:
+class SideState(ABC):
     """One side's throttle without its links. One event loop owns it.
 
     After `configure` and each change of what the cluster says, the owner plans every held request again.
@@ -163,6 +164,10 @@ class SideState:
             for ledger in [quota.ledger for quota in self.quotas]:
                 accounts = [other.accounts.account(ledger) for other in self.holders]
                 ledger.recount([one for one in accounts if one is not None])
+
+    @abstractmethod
+    def open_session(self, size: int) -> int:
+        """Return the id of a new fetch session for `size` partitions; NO_SESSION when all slots are taken."""
 
     def leave_lines(self, link: Hashable) -> None:
         """Take a link out of every line."""

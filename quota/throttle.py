@@ -41,7 +41,7 @@ class Throttle(SideState):
 
     def link(self, peer: int, *, is_stranger: bool = False) -> ReplicaLink:
         """Return the state of a new connection with broker `peer`. A stranger only claims to be a broker."""
-        link = ReplicaLink(self, peer, _no_session if is_stranger else self.open_session, is_stranger=is_stranger)
+        link = ReplicaLink(self, peer, is_stranger=is_stranger)
         self._silent_since.pop(link.partitions.counted_peer, None)
         self.holders.add(link)
         return link
@@ -99,7 +99,6 @@ class Throttle(SideState):
         return sum(link.sessions.follower.id != NO_SESSION for link in self.links)
 
     def open_session(self, size: int) -> int:
-        """Return the id of a new fetch session for `size` partitions; NO_SESSION when all slots are taken."""
         if self.open_sessions >= self.settings.session_slots and not self._evict_session(size):
             return NO_SESSION
         self._last_session_id = next_epoch(self._last_session_id)
@@ -120,8 +119,3 @@ class Throttle(SideState):
         victim.sessions.follower.end()  # its follower is told at its next fetch, and begins anew
         self.stats.sessions_evicted += 1
         return True
-
-
-def _no_session(size: int) -> int:
-    """Return NO_SESSION: strangers could take all slots."""
-    return NO_SESSION

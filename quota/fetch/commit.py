@@ -160,6 +160,7 @@ def _forward(
             partitions,
             grants,
             asked,
+            side.stats,
             is_throttling=rules.is_throttling,
             grants_are_first=fetch.grants_are_first,
         )
@@ -174,7 +175,7 @@ def _forward(
             )
             request = request.with_(topics=topics)
         treated = chain([replica for replica, _ in grants], asked)
-        request = yield from sessions.whole(request, partitions.topics, treated, leaves_out=drops_behind)
+        request = yield from sessions.whole(request, partitions.topics, treated, side.stats, leaves_out=drops_behind)
         if drops_behind:
             made_up = yield from _made_up_topics(state, row.api_version)
             appended, appended_topics = (yield from _encoded(row.api_version, made_up)), len(made_up)

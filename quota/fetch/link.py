@@ -151,7 +151,7 @@ class ReplicaLink(LinkState):
         if request.replica_id != partitions.ends.follower:
             partitions.claimed_by(request.replica_id)
         is_other_version = version != sessions.row.api_version
-        error_code = sessions.enter(request, now)
+        error_code = sessions.enter(request, self.throttle, now, is_stranger=partitions.is_stranger)
         if is_other_version:  # the entries kept have the layout of another one, so the session can't go on
             if partitions.topics:
                 yield from partitions.forget_all()

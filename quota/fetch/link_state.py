@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from weir.quota.budget.ledger import LinkAccounts
 from weir.quota.fetch.partitions import LinkPartitions
@@ -18,12 +17,9 @@ class LinkState:
     Times are in clock seconds.
     """
 
-    def __init__(
-        self, throttle: SideState, peer: int, open_session: Callable[[int], int], *, is_stranger: bool = False
-    ) -> None:
-        """`open_session` takes a number of partitions, and returns the id of a new session for them or NO_SESSION."""
+    def __init__(self, throttle: SideState, peer: int, *, is_stranger: bool = False) -> None:
         self.throttle = throttle
-        self.sessions = FetchSessions(open_session, throttle.stats)
+        self.sessions = FetchSessions()
         self.partitions = LinkPartitions(throttle, self.sessions, peer, is_stranger=is_stranger)
         self.accounts = LinkAccounts()  # what the link holds of the budget
         self.is_taken_in = True  # the request that is planned

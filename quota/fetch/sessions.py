@@ -27,6 +27,7 @@ from weir.protocol.response_scanner import ResponseHead
 from weir.protocol.steps import PER_STEP, Steps, StepWork
 from weir.quota.counters import ThrottleStats
 from weir.quota.fetch.state import LONG_AGO, Grant, LeaderEntry, ReplicaPartition, ReplicaTopic
+from weir.quota.side_state import SideState
 from weir.quota.topic_names import METADATA_LOG
 
 LEFT_OUT_MS: Final = -1
@@ -41,8 +42,7 @@ from v8 on (KIP-219); followers without KAFKA-17455 then wait for `replica.socke
 class FetchSessions:
     """The state of both sessions. `touched` holds the partitions of which the leader may have to be told something."""
 
-    def __init__(self, open_session: Callable[[int], int], stats: ThrottleStats) -> None:
-        """`open_session` takes a number of partitions, and returns the id of a new session for them or NO_SESSION."""
+    def __init__(self) -> None:
         self.follower = FollowerSession()
         self.leader = LeaderSession()
         self.touched: dict[ReplicaPartition, None] = {}
@@ -51,8 +51,6 @@ class FetchSessions:
         self.opened_at = LONG_AGO  # the follower's session, in clock seconds
         self.row = fetch_version(0)  # of the last request
         self.is_incremental = False  # whether the request under way lists only what changed
-        self._open_session = open_session
-        self._stats = stats
 
     @property
     def _has_sessions(self) -> bool:
@@ -68,24 +66,27 @@ class FetchSessions:
         if replica.entry:
             self.touched[replica] = None
 
-    def enter(self, request: FetchRequest, now: float) -> int:
-        """Take in a request's session fields. Returns 0, or the error code to answer it with."""
+    def enter(self, request: FetchRequest, side: SideState, now: float, *, is_stranger: bool) -> int:
+        """Take in a request's session fields. Returns 0, or the error code to answer it with.
+
+        Strangers have no session: they could take all slots.
+        """
+        changes_names = fetch_version(request.header.api_version).names_topics_by_id != self.row.names_topics_by_id
         if self.row.api_version != request.header.api_version:
             self.row = fetch_version(request.header.api_version)
-        by_id = self.row.names_topics_by_id
         self.is_incremental = self._has_sessions and request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH)
         if not self._has_sessions:
             return 0
         if self.is_incremental:
-            return self.follower.take(request.session_id, request.session_epoch, by_id)
-        self._stats.full_fetches_received += not _is_raft(request)
+            return self.follower.take(request.session_id, request.session_epoch, changes_names=changes_names)
+        side.stats.full_fetches_received += not _is_raft(request)
         keeps_slot = self.follower.id
         self.follower.end()
         self.leader.begin_anew()
-        begins = request.session_epoch == INITIAL_EPOCH
-        if begins and (session_id := keeps_slot or self._open_session(_count(request))):
+        begins = request.session_epoch == INITIAL_EPOCH and not is_stranger
+        if begins and (session_id := keeps_slot or side.open_session(_count(request))):
             self.opened_at = self.opened_at if keeps_slot else now
-            self.follower.begin(session_id, by_id)
+            self.follower.begin(session_id)
         return 0
 
     def head_patch(self, *, leaves_out: bool = False) -> Callable[[ResponseHead], ResponseHead] | None:
@@ -112,6 +113,7 @@ class FetchSessions:
         request: FetchRequest,
         topics: Mapping[bytes, ReplicaTopic],
         treated: Iterable[ReplicaPartition],
+        stats: ThrottleStats,
         *,
         leaves_out: bool = False,
     ) -> Steps[FetchRequest]:
@@ -121,7 +123,7 @@ class FetchSessions:
         """
         if not self._has_sessions:
             return request
-        self._stats.full_fetches_sent += not _is_raft(request)
+        stats.full_fetches_sent += not _is_raft(request)
         if self.follower.id == NO_SESSION:
             self.touched = {}
             return request.with_(session_id=self.leader.id, session_epoch=FINAL_EPOCH)
@@ -143,8 +145,9 @@ class FetchSessions:
         self,
         request: FetchRequest,
         partitions: Iterable[ReplicaPartition],
-        grants: Sequence[Grant] = (),
-        asked: Iterable[ReplicaPartition] = (),
+        grants: Sequence[Grant],
+        asked: Iterable[ReplicaPartition],
+        stats: ThrottleStats,
         *,
         is_throttling: bool,
         grants_are_first: bool = False,
@@ -160,7 +163,7 @@ class FetchSessions:
             if not number % PER_STEP:
                 yield
         lists_all = self.leader.epoch == INITIAL_EPOCH  # it has no session to build on
-        self._stats.full_fetches_sent += lists_all
+        stats.full_fetches_sent += lists_all
         front: list[ReplicaPartition] = []
         gone: list[ReplicaPartition] = []
         for number, replica in enumerate(list(partitions) if lists_all else self.touched, start=1):

@@ -74,7 +74,7 @@ def busy_sides() -> list[Side]:
     leader.throttle.stats.full_fetches_received = 15
     leader.throttle.stats.full_fetches_sent = 16
     leader.throttle.stats.sessions_evicted = 17
-    leader.throttle.link(2).sessions.follower.begin(leader.throttle.open_session(1), uses_topic_ids=True)
+    leader.throttle.link(2).sessions.follower.begin(leader.throttle.open_session(1))
     asker = leader.throttle.lag.asker()
     asker.fetched(1000.0)
     lag = asker.topic(2, b"orders")
