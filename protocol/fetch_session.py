@@ -77,11 +77,6 @@ class LeaderSession:
     id: int = NO_SESSION
     epoch: int = INITIAL_EPOCH
 
-    @property
-    def needs_full(self) -> bool:
-        """Whether the leader has no session to build on, so that the next request has to list every partition."""
-        return self.epoch == INITIAL_EPOCH
-
     def answered(self, error_code: int, session_id: int) -> None:
         """Take a response's head.
 

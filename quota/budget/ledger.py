@@ -59,11 +59,6 @@ class StrictLedger:
             self._exempt_owed = min(self._exempt_owed, rate * WINDOW_SECONDS)
 
     @property
-    def most_credit(self) -> float:
-        """The most credit, in bytes, that a link waits for. Needs a rate."""
-        return (self.rate or 0) * CREDIT_SECONDS
-
-    @property
     def _most_kept(self) -> float:
         return (self.rate or 0) * (self._saved_seconds if self.waiting_links else CREDIT_SECONDS)
 

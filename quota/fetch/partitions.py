@@ -220,7 +220,7 @@ class LinkPartitions:
     def count_left_out(self, replica: ReplicaPartition, interval: IntervalCounts | None) -> None:
         """Add to `interval` how often a partition was left out since the last time this was called for it."""
         left_out = self.left_out_count - replica.left_out_from
-        if not replica.behind or not left_out:
+        if not left_out or replica.partition not in replica.topic.behind:
             return
         replica.left_out_from = self.left_out_count
         if interval is not None and replica.topic.name is not None:

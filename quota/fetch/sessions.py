@@ -129,8 +129,10 @@ class FetchSessions:
             return request.with_(session_id=self.leader.id, session_epoch=FINAL_EPOCH)
         work = StepWork(PER_STEP)
         for topic in list(topics.values()):
+            left_out = topic.behind if leaves_out else {}
             for replica in topic.partitions.values():
-                replica.at_leader = LeaderEntry.ABSENT if leaves_out and replica.behind else LeaderEntry.AS_CAME
+                is_absent = replica.partition in left_out
+                replica.at_leader = LeaderEntry.ABSENT if is_absent else LeaderEntry.AS_CAME
             if work.is_enough(len(topic.partitions)):
                 yield
         self.touched = {}

@@ -96,7 +96,7 @@ class Settlement:
                 self._waited += seen.size if waited else 0
             else:
                 self._unthrottled += seen.size
-                if is_throttling and replica is not None and replica.is_known_behind:
+                if is_throttling and replica is not None and replica.fetch_offset < replica.high_watermark:
                     stats.catch_up_beside_throttle += seen.size
             if sizes is not None:
                 sizes[seen.partition] += seen.size

@@ -55,11 +55,6 @@ class ReplicaPartition:
         """Whether the fetch offset has reached the high watermark last reported."""
         return UNKNOWN_OFFSET < self.high_watermark <= self.fetch_offset
 
-    @property
-    def is_known_behind(self) -> bool:
-        """Whether the fetch offset is below the high watermark last reported."""
-        return self.fetch_offset < self.high_watermark
-
     def is_in_sync(self, now: float) -> bool:
         """Whether it has caught up, or had lately (see `keep_in_sync`)."""
         return self.has_caught_up or now < self.in_sync_until
@@ -70,14 +65,9 @@ class ReplicaPartition:
         return self.topic.partitions.get(self.partition) is self
 
     @property
-    def behind(self) -> bool:
-        """Whether it is throttled, and known not to be in sync."""
-        return self.partition in self.topic.behind
-
-    @property
     def is_waiting(self) -> bool:
         """Whether it needs budget: throttled, and not known to be in sync."""
-        return self.behind or self.partition in self.topic.unknown
+        return self.partition in self.topic.behind or self.partition in self.topic.unknown
 
     @property
     def quotas(self) -> list[Quota]:

@@ -9,6 +9,7 @@ from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Leader, Log, mean_rate, worst_second
 from tests.fakes.leader_sessions import Key
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
+from weir.protocol.fetch_session import INITIAL_EPOCH
 from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.quota.fetch.decisions import Answer, Forward, Hold
 from weir.quota.fetch.intake import TooManyPartitions
@@ -57,7 +58,7 @@ class Cluster:
                 waiting_as_came = {one for one in hop.link.partitions.waiting() if one.at_leader is LeaderEntry.AS_CAME}
                 assert waiting_as_came <= hop.link.sessions.touched.keys()
         link = self.hops[-1].link
-        if link.sessions.leader.needs_full:
+        if link.sessions.leader.epoch == INITIAL_EPOCH:
             return
         row = FETCH_VERSIONS[self.follower.version]
         partitions = self.leader.sessions[link.sessions.leader.id].partitions
