@@ -83,12 +83,8 @@ class GrantQueue:
         """
         has_ranks = self._side.rules.settings.order != "round-robin"
         by_turns = not has_ranks or self._owed >= self.last > 0
-        first = next(self.in_order(by_turns=by_turns))
-        return (
-            by_turns,
-            first,
-            has_ranks and any(one in self.waiting and not self._stalls(one) for one in self._at_risk()),
-        )
+        is_urgent = has_ranks and any(one in self.waiting and not self._stalls(one) for one in self._at_risk())
+        return by_turns, next(self.in_order(by_turns=by_turns)), is_urgent
 
     def in_order(self, *, by_turns: bool) -> Iterator[ReplicaPartition]:
         """Iterate over the whole queue, from what is to be granted first on."""
