@@ -9,6 +9,7 @@ from typing import Final, Literal, NamedTuple
 
 from weir.lag.broker_ids import MOST_IDS, NO_BROKER
 from weir.protocol.records import RecordsSeen
+from weir.quota.figures import MOST_TOPICS
 
 
 class PartitionCounts(NamedTuple):
@@ -21,7 +22,6 @@ class PartitionCounts(NamedTuple):
     left_out: list[int]
 
 
-MOST_TOPICS: Final = 100_000  # topics whose bytes are counted one by one
 NO_TOPIC: Final = b""  # the key under which all further topics are counted together
 MOST_QUOTAS: Final = 10_000  # of one interval, with those changed in it: further ones are not counted
 _FIELDS = len(PartitionCounts._fields)

@@ -20,7 +20,8 @@ EPSILON_BYTES: Final = 0.5  # absorbs the rounding of the credit, a float; rates
 LEAST_BYTES: Final = 2**13  # what may be on its way to a follower at least, however slow it is
 LONGEST_WAIT_SECONDS: Final = 0.8  # how long bytes are held back for want of room, unless very many links hold some
 STUCK_SECONDS: Final = 5.0  # a peer that takes an answer, or asks again, later than this counts as stuck
-STUCK_INTERVAL_SECONDS: Final = 0.1  # the least time between two looks for stuck peers
+LOOK_SECONDS: Final = 0.1  # ten looks a second at most: for stuck peers, and whether kip73's rate has fallen
+RETRY_MAX_SECONDS: Final = 1.0  # under kip73 a sample leaves its window once a second; at rate 0 nothing else wakes
 
 # How large a share is
 SHARE_SECONDS: Final = 0.12  # of quota for one fetch: few enough to pace evenly, enough to waste little on cut batches
@@ -61,6 +62,7 @@ MOST_OFFERED: Final = 16  # how many partitions a fetch offers to a leader's sid
 HELD_BYTES: Final = int(0.9 * MOST_HELD)  # granted in an answer that loses its tails: there is more in it than grants
 ABSENT_SECONDS: Final = 15.0  # how long an absent partition is remembered: longer than a hop leaves one out
 SESSION_EVICTION_SECONDS: Final = 120.0  # min.incremental.fetch.session.eviction.ms
+MOST_TOPICS: Final = 100_000  # whose bytes are counted one by one, and whose names are known by their ids
 MOST_PARTITIONS: Final = 200_000  # of one follower on one connection; Kafka recommends no more in a whole cluster
 
 # Batches

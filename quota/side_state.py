@@ -12,7 +12,7 @@ from weir.lag.tracker import LagTracker
 from weir.quota.budget.ledger import LinkAccounts, StrictLedger
 from weir.quota.budget.quota import Quota
 from weir.quota.counters import CountedQuota, IntervalCounts, ThrottleStats
-from weir.quota.figures import CREDIT_SECONDS, SAVED_SECONDS, STUCK_INTERVAL_SECONDS
+from weir.quota.figures import CREDIT_SECONDS, LOOK_SECONDS, SAVED_SECONDS
 from weir.quota.settings import Clock, SideName, ThrottleSettings
 from weir.quota.side_quotas import CONFIGURED, SideQuotas
 from weir.quota.throttled_replicas import NO_PARTITION
@@ -147,7 +147,7 @@ class SideState(ABC):
     def release_stuck(self) -> None:
         """Take back what links with stuck peers hold of the budget."""
         now = self.clock()
-        if now - self._released_stuck_at < STUCK_INTERVAL_SECONDS:
+        if now - self._released_stuck_at < LOOK_SECONDS:
             return  # with hundreds of links in line each plan would look at all of them
         self._released_stuck_at = now
         for holder in self.holders:

@@ -11,11 +11,12 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from weir.protocol.fetch_versions import MAX_INT32
+
 _ENTRY = re.compile(r"([0-9]+):([0-9]+)")
 # Java's String.trim, which Kafka applies: every character up to and including the space, and no other kind of blank.
 _BLANKS = "".join(map(chr, range(0x21)))
-_INT32_MAX = 2**31 - 1
-_INT32_DIGITS = len(str(_INT32_MAX))
+_INT32_DIGITS = len(str(MAX_INT32))
 
 
 class InvalidThrottledReplicas(ValueError):
@@ -87,8 +88,8 @@ def _read_entry(entry: str) -> tuple[int, int]:
         return int(partition), int(broker_id)
     # Compared by length first: int() has an error of its own for thousands of digits.
     ids = [digits.lstrip("0") or "0" for digits in match.groups()]
-    if any(len(digits) > _INT32_DIGITS or int(digits) > _INT32_MAX for digits in ids):
-        raise InvalidThrottledReplicas(entry, f"has an id greater than {_INT32_MAX}")
+    if any(len(digits) > _INT32_DIGITS or int(digits) > MAX_INT32 for digits in ids):
+        raise InvalidThrottledReplicas(entry, f"has an id greater than {MAX_INT32}")
     return int(ids[0]), int(ids[1])
 
 
@@ -104,7 +105,7 @@ class AnyOf:
         return any(partition in part for part in self._parts)
 
 
-EVERY_PARTITION: Final = range(_INT32_MAX + 1)  # what `*` throttles
+EVERY_PARTITION: Final = range(MAX_INT32 + 1)  # what `*` throttles
 NO_PARTITION: Final[frozenset[int]] = frozenset()
 Partitions = frozenset[int] | range
 """Some partitions of a topic, or all."""

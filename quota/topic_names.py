@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from weir.protocol.metadata import NO_ID
+from weir.quota.figures import MOST_TOPICS
 
 CLUSTER_METADATA_ID: Final = bytes(15) + b"\x01"
 """The id of `__cluster_metadata`, the same in every cluster (Uuid.METADATA_TOPIC_ID)."""
 
 METADATA_LOG: Final = (b"__cluster_metadata", CLUSTER_METADATA_ID)  # its topic's keys: the name, from v13 on the id
-MAX_IDS = 100_000
 FIRST_RETRY_SECONDS = 0.25  # a broker hears of a new topic later than the topic's leader
 MAX_RETRY_SECONDS = 60.0
 FORGET_SECONDS = 600.0  # an id without a name that nobody looked up for this long is no longer asked for
@@ -39,7 +39,7 @@ class TopicNames:
     At most `max_ids` ids are kept with a name, and as many without; those not looked up for longest are dropped.
     """
 
-    def __init__(self, clock: Callable[[], float], max_ids: int = MAX_IDS) -> None:
+    def __init__(self, clock: Callable[[], float], max_ids: int = MOST_TOPICS) -> None:
         self.generation = 0  # grows with each change, so that links look again at ids that had no name
         self.on_miss: Callable[[], None] | None = None  # called when an id is first wanted; must not call back
         self._clock = clock

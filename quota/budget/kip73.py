@@ -7,13 +7,11 @@ whole response can slip through each time it falls below. Nothing is reserved, a
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from weir.quota.budget.quota import Ask, Offer, Part, Quota, Verdict
+from weir.quota.figures import LOOK_SECONDS, RETRY_MAX_SECONDS
 from weir.quota.settings import Policy
-
-RETRY_MIN_SECONDS: Final = 0.1  # the shortest wait of a held fetch: ten looks a second at most
-RETRY_MAX_SECONDS: Final = 1.0  # the longest: a sample leaves the window once a second; at rate 0 nothing else wakes it
 
 
 class Kip73Quota(Quota):
@@ -42,4 +40,4 @@ class Kip73Quota(Quota):
     def _retry_at(self, now: float) -> float:
         """Return when the quota may be exceeded no longer (clock seconds): in 0.1 s at the earliest, 1.0 at most."""
         falls_at = self.measured.falls_to(self.rate) if self.rate else math.inf
-        return min(max(falls_at, now + RETRY_MIN_SECONDS), now + RETRY_MAX_SECONDS)
+        return min(max(falls_at, now + LOOK_SECONDS), now + RETRY_MAX_SECONDS)

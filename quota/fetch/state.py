@@ -11,6 +11,7 @@ from enum import Enum, auto
 
 from weir.lag.asked_topic import AskedTopic
 from weir.protocol.fetch_response import made_up_entries
+from weir.protocol.header import SIZE
 from weir.quota.batches import BatchSizes
 from weir.quota.budget.ledger import StrictLedger
 from weir.quota.budget.quota import Part, Quota
@@ -20,7 +21,6 @@ Coverage = tuple[tuple[Quota, Container[int]], ...]
 """Quotas, each with the partitions of one topic whose bytes belong to it."""
 
 LONG_AGO = float("-inf")
-_ID_SIZE = 4  # bytes of a partition id: a block of entries is known by its first one
 
 
 class LeaderEntry(Enum):
@@ -138,13 +138,13 @@ class ReplicaTopic:
         if self._request_number != number:
             self._request_number = number
             self._earlier_blocks, self.request_blocks = self.request_blocks, {}
-        first = entries[:_ID_SIZE]
+        first = entries[: SIZE.size]  # a block is known by its first partition
         self.request_blocks[first] = entries
         return self._earlier_blocks.get(first) == entries
 
     def repeats_response(self, headers: bytes, number: int) -> bool:
         """Note a block of response `number`. Returns whether earlier responses told all of it."""
-        first = headers[:_ID_SIZE]
+        first = headers[: SIZE.size]
         if self._response_blocks.get(first) == headers:
             return True
         if self._response_number != number:
