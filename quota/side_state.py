@@ -84,16 +84,6 @@ class SideState(ABC):
         """The ledger of the listed replicas' quota."""
         return self.rules.quotas[0].ledger
 
-    @property
-    def is_throttling(self) -> bool:
-        """Whether any quota may hold something back."""
-        return self.rules.is_throttling
-
-    @property
-    def generation(self) -> int:
-        """Grows whenever the answer to "throttled?" or "in sync?" may have changed."""
-        return self.rules.generation
-
     def configure(self, settings: ThrottleSettings) -> None:
         """Put other settings in force at once. Requests in flight are settled with the new quotas."""
         if settings.replica_lag_time_max_ms != self.settings.replica_lag_time_max_ms:

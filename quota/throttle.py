@@ -80,7 +80,7 @@ class Throttle(SideState):
         A follower that has not fetched for `replica.lag.time.max.ms` is not slow because of a quota. Fetches may go on
         between two.
         """
-        if not self.is_throttling:
+        if not self.rules.is_throttling:
             return
         before = self.clock() - self.lag.replica_lag_time_max
         told: set[tuple[bytes, int, int]] = set()  # a follower that came back has two connections for a moment

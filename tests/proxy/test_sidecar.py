@@ -532,13 +532,13 @@ async def test_sidecar_names_of_throttled_topics_reach_both_throttles(
 
             assert names.name_of(b"x" * 16) is None
             await weir.call("PATCH", "/v1/throttle", {LEADER_RATE: 7, "topics": {"orders": {LEADER_REPLICAS: "*"}}})
-            generations = [throttle.generation for throttle in throttles]
+            generations = [throttle.rules.generation for throttle in throttles]
             monkeypatch.setattr(Side, "replan_held", replan)
             own.released.set()
             async with asyncio.timeout(2):
                 await replanned.wait()
             assert all(throttle.topic_names is names for throttle in throttles)
-            assert [throttle.generation for throttle in throttles] == [before + 1 for before in generations]
+            assert [throttle.rules.generation for throttle in throttles] == [before + 1 for before in generations]
             assert await weir.metric("weir_topic_ids_unknown") == 1
             assert (await weir.call("GET", "/v1/status"))[1]["topic_ids_unknown"] == 1
 

@@ -92,7 +92,7 @@ async def test_replication_goes_on_where_kafkas_throttle_cannot_be_read(
     async with serving(cluster) as sidecar:
         assert all(holds_all(one) for one in throttles(sidecar))
         await until(lambda: not any(holds_all(one) for one in throttles(sidecar)))
-        assert not any(one.is_throttling for one in throttles(sidecar))
+        assert not any(one.rules.is_throttling for one in throttles(sidecar))
     assert any("throttle_expired" in record.getMessage() for record in caplog.records)
 
 
@@ -116,7 +116,7 @@ async def test_brokers_that_tell_no_configs_are_not_waited_for(cluster: Throttle
 
 async def test_nothing_is_held_where_kafkas_throttle_is_not_followed(cluster: ThrottleCluster) -> None:
     async with serving(cluster, follows=False) as sidecar:
-        assert not any(one.is_throttling for one in throttles(sidecar))
+        assert not any(one.rules.is_throttling for one in throttles(sidecar))
 
 
 def test_quota_of_each_follower_holds_before_the_brokers_are_known() -> None:

@@ -52,7 +52,7 @@ def passed_and_allowed(batch: int, changes: Sequence[ThrottleSettings]) -> tuple
     for step in range(round(SECONDS / STEP_SECONDS)):
         if step % 100 == 0:
             throttle.configure(next(settings))
-            if not throttle.is_throttling:
+            if not throttle.rules.is_throttling:
                 throttle.configure(next(settings))
             throttle.rules.use_shares(dict.fromkeys(NAMES, next(shares)))
         allowed += min([quota.rate for quota in throttle.quotas if quota.rate is not None]) * STEP_SECONDS

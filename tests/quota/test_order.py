@@ -155,11 +155,11 @@ def test_what_falls_behind_after_the_ranking_is_in_the_order_too() -> None:
 
 def test_min_isr_that_changes_is_a_new_generation_and_one_that_stays_is_none() -> None:
     throttle = conversation().link.throttle
-    generation = throttle.generation
+    generation = throttle.rules.generation
     throttle.set_under_min_isr(frozenset())
-    assert throttle.generation == generation
+    assert throttle.rules.generation == generation
     throttle.set_under_min_isr(frozenset({(b"t", 0)}))
-    assert throttle.generation == generation + 1
+    assert throttle.rules.generation == generation + 1
     assert (b"t", 1) not in throttle.under_min_isr
 
 
