@@ -55,7 +55,7 @@ class ClusterNews:
         for throttle in self._throttles:
             tell(throttle)
         for side in self._sides:
-            side.replan_held()
+            side.held.wake_now()
 
     def throttled_topics(self) -> set[str]:
         """Return the topics of which it has to be known who is in sync."""

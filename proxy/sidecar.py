@@ -339,7 +339,7 @@ class Sidecar:
             side.throttle.configure(settings[side.throttle.side])
         for side in self.sides:
             side.note_set_by_hand(side.throttle.side in self.throttle.by_hand)
-            side.replan_held()
+            side.held.wake_now()
         self._tell_capture()
         self._cluster.ask_now()
         self.exchange.changed()

@@ -80,10 +80,6 @@ class Side:
         elif self.by_hand_since is None:
             self.by_hand_since = self.throttle.clock()
 
-    def replan_held(self) -> None:
-        """Begin to plan every held fetch again, since the settings or the view of the cluster changed."""
-        self.held.wake_now()
-
 
 @dataclass(eq=False, slots=True)
 class HeldFetches:
@@ -157,7 +153,10 @@ class HeldFetches:
         self.wake(self._links if first is None else [self._holders[one] for one in first if one in self._holders])
 
     def wake_now(self) -> None:
-        """Plan all again, the one held longest first. The first few are planned before this returns."""
+        """Plan all again, as the settings or the view of the cluster changed: the one held longest first.
+
+        The first few are planned before this returns.
+        """
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None

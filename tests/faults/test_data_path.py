@@ -277,7 +277,7 @@ async def test_a_client_that_vanishes_while_its_fetch_is_held_leaves_nothing_hel
         await relay.until(lambda: relay.stats.held)
         client.reset()
         await asyncio.sleep(0)
-        relay.relay.replan_held()
+        relay.relay.held.wake_now()
         await broker.expect_end()
         assert relay.stats.held == 0
 

@@ -231,7 +231,7 @@ async def test_a_held_fetch_and_what_came_behind_it_are_kept_until_it_goes(behin
         asked = large_fetch(500)
         _, broker = await relay.hold(asked + behind)
         assert relay.relay.fetch_memory.total == len(asked[4:] + behind)
-        relay.relay.replan_held()
+        relay.relay.held.wake_now()
         await broker.expect(asked + behind)
         assert relay.relay.fetch_memory.total == 0
 

@@ -89,9 +89,9 @@ async def test_requests_before_a_held_fetch_pass_and_those_behind_it_wait() -> N
         assert relay.pool.lent == []
         await broker.send(response(1, b"the other direction flows on"))
         await client.expect(response(1, b"the other direction flows on"))
-        relay.relay.replan_held()
+        relay.relay.held.wake_now()
         assert broker.has_nothing()
-        relay.relay.replan_held()
+        relay.relay.held.wake_now()
         await broker.expect(fetch(2, 5) + request(18, 0, 3) + fetch(4, 5) + request(18, 0, 5))
         await client.send(request(18, 0, 6))
         await broker.expect(request(18, 0, 6))
@@ -101,13 +101,13 @@ async def test_a_second_fetch_that_is_held_keeps_what_follows_back_too() -> None
     async with relaying() as relay:
         client, broker = await relay.hold(fetch(1, 5) + fetch(2, 5) + request(18, 0, 3))
         relay.throttle.decisions.extend([lambda asked: Forward(asked), Hold(FAR)])
-        relay.relay.replan_held()
+        relay.relay.held.wake_now()
         await broker.expect(fetch(1, 5))
         await client.send(request(18, 0, 4))
         await broker.send(fetch_response(1)[:30])  # several turns of the loop
         await client.expect(fetch_response(1)[:30])
         assert broker.has_nothing()
-        relay.relay.replan_held()
+        relay.relay.held.wake_now()
         await broker.expect(fetch(2, 5) + request(18, 0, 3) + request(18, 0, 4))
         assert relay.stats.fetches_held == 2
 
@@ -143,7 +143,7 @@ async def test_held_fetches_are_planned_again_in_the_order_they_were_held_in() -
             client, _ = await relay.connect()
             await client.send(fetch(correlation_id, 5))
             await relay.until(lambda: correlation_id in [call[1] for call in relay.throttle.told("plan")])  # noqa: B023
-        relay.relay.replan_held()
+        relay.relay.held.wake_now()
         assert [call[1] for call in relay.throttle.told("plan")] == [3, 1, 2] * 2
 
 
@@ -153,7 +153,7 @@ async def test_a_client_that_went_away_while_held_is_not_forwarded_for() -> None
         client.close()
 
         def replanned() -> bool:
-            relay.relay.replan_held()
+            relay.relay.held.wake_now()
             return not relay.stats.held
 
         await relay.until(replanned)
@@ -193,7 +193,7 @@ async def test_answers_wait_for_the_responses_due_before_them() -> None:
         await client.expect(first[500:] + answer_to(2))
         await broker.expect(request(3, 0, 3))
         await relay.until(lambda: relay.stats.held)
-        relay.relay.replan_held()
+        relay.relay.held.wake_now()
         assert client.has_nothing()
         await broker.send(response(3))
         await client.expect(response(3) + answer_to(4))
@@ -368,7 +368,7 @@ async def test_a_hold_without_an_end_sets_no_timer() -> None:
         relay.throttle.decisions.extend([Hold(time.monotonic() + 0.05), Hold(FAR)])
         await client.send(fetch(1, 5))
         await relay.until(lambda: relay.stats.held)
-        relay.relay.replan_held()
+        relay.relay.held.wake_now()
         await asyncio.sleep(0.1)
         assert len(relay.throttle.told("plan")) == 2  # not even by the timer of the hold before
         assert broker.has_nothing()

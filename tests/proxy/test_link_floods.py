@@ -146,6 +146,6 @@ async def test_a_held_fetch_among_thousands_of_requests_keeps_their_order() -> N
         assert await receive_all(broker, len(before)) == before
         await relay.until(lambda: relay.stats.held)
         assert broker.has_nothing()
-        relay.relay.replan_held()
+        relay.relay.held.wake_now()
         data = fetch(1, 5) + before
         assert await receive_all(broker, len(data)) == data

@@ -151,8 +151,8 @@ async def live(rng: random.Random) -> None:
             lambda: client.arriving.extend(request(3, 0, 9999)[:9]),
             link.drain,
             link.close,
-            relay.replan_held,
-            relay.replan_held,
+            relay.held.wake_now,
+            relay.held.wake_now,
         ]
         for _ in range(rng.choice((20, 200))):
             if link.connection.phase == "closed":

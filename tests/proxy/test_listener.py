@@ -259,7 +259,7 @@ async def test_drain_gives_up_a_fetch_that_is_held_and_what_came_behind_it() -> 
         client, broker = await relay.hold(request(3, 0, 1) + fetch(2, 5) + request(3, 0, 3))
         await broker.expect(request(3, 0, 1))
         async with draining(relay, client, broker):
-            relay.relay.replan_held()
+            relay.relay.held.wake_now()
             await broker.send(response(1))
             await client.expect(response(1))
 

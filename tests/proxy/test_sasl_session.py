@@ -38,10 +38,10 @@ async def test_fetch_is_planned_for_the_last_time_before_the_session_ends(versio
         relay.throttle.decisions += [Hold(FAR), Hold(FAR), Answer(response(10))]
         await held(relay, client)
         relay.later += SESSION_PART * 100 - 10
-        relay.relay.replan_held()
+        relay.relay.held.wake_now()
         assert relay.throttle.told("plan")[-1][2] < 100
         relay.later += 10
-        relay.relay.replan_held()
+        relay.relay.held.wake_now()
         await client.expect(response(10))
         assert relay.throttle.told("plan")[-1][2] == 3600.0, "the throttle ends the hold whatever the follower waits"
         assert broker.has_nothing()
@@ -62,7 +62,7 @@ async def test_connection_whose_fetch_cannot_be_answered_is_closed_before_the_se
         relay.throttle.decisions += [Hold(FAR), Hold(FAR)]
         await held(relay, client)
         relay.later += 96
-        relay.relay.replan_held()
+        relay.relay.held.wake_now()
         await client.expect_end()
         await broker.expect_end()
 
@@ -79,7 +79,7 @@ async def test_next_authentication_on_the_same_connection_begins_a_new_session()
         relay.throttle.decisions += [Hold(FAR), Hold(FAR)]
         await held(relay, client)
         relay.later += 90
-        relay.relay.replan_held()
+        relay.relay.held.wake_now()
         assert relay.throttle.told("plan")[-1][2] < 100
         assert relay.stats.held == 1
 
@@ -90,7 +90,7 @@ async def test_session_without_an_end_bounds_no_hold() -> None:
         relay.throttle.decisions += [Hold(FAR), Hold(FAR)]
         await held(relay, client)
         relay.later += 100_000
-        relay.relay.replan_held()
+        relay.relay.held.wake_now()
         assert relay.stats.held == 1
 
 

@@ -31,7 +31,7 @@ from weir.proxy.config.load import parse_config
 from weir.proxy.config.tables import Admin, Config, ThrottleTable
 from weir.proxy.listeners import ListenError
 from weir.proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY
-from weir.proxy.relay.side import Side
+from weir.proxy.relay.side import HeldFetches
 from weir.proxy.sidecar import Sidecar
 from weir.quota.throttle import Throttle
 from weir.samples.schema import IntervalLine, LinkLine
@@ -302,7 +302,7 @@ async def test_sidecar_throttle_changed_by_http_is_in_force_at_once(
         leader = weir.sidecar.sides[0].throttle
         replanned = []
         for relay in weir.sidecar._relays.values():
-            monkeypatch.setattr(type(relay), "replan_held", lambda relay: replanned.append(leader.settings.rate))
+            monkeypatch.setattr(type(relay.held), "wake_now", lambda held: replanned.append(leader.settings.rate))
         body = {LEADER_RATE: 7, "topics": {"orders": {LEADER_REPLICAS: "0:1,1:2"}}}
         assert (await weir.call("PUT", "/v1/throttle", body))[0] == 200
         # Held fetches of both sides are planned again, after the new rate is there.
@@ -526,14 +526,14 @@ async def test_sidecar_names_of_throttled_topics_reach_both_throttles(
             names = weir.sidecar.process.topic_names
             throttles = [side.throttle for side in weir.sidecar.sides]
 
-            def replan(relay: Side) -> None:
+            def replan(held: HeldFetches) -> None:
                 if names.name_of(b"o" * 16):
                     replanned.set()
 
             assert names.name_of(b"x" * 16) is None
             await weir.call("PATCH", "/v1/throttle", {LEADER_RATE: 7, "topics": {"orders": {LEADER_REPLICAS: "*"}}})
             generations = [throttle.rules.generation for throttle in throttles]
-            monkeypatch.setattr(Side, "replan_held", replan)
+            monkeypatch.setattr(HeldFetches, "wake_now", replan)
             own.released.set()
             async with asyncio.timeout(2):
                 await replanned.wait()

@@ -211,6 +211,6 @@ async def test_follower_that_said_farewell_while_its_fetch_was_held_is_let_go(tm
         with pytest.raises(ssl.SSLWantReadError):
             client.connection.unwrap()
         while relay.stats.connections:
-            relay.relay.replan_held()
+            relay.relay.held.wake_now()
             await asyncio.sleep(0.001)
         await broker.expect_end()
