@@ -97,8 +97,6 @@ class SideQuotas:
             if ledger.rate != rate:
                 ledger.set_rate(rate)
             measured = SimpleRate(clock, *window) if before is None or is_new else before.measured
-            if before is not None:  # answers on their way may belong to it, though another one takes its place
-                before.limits = rate is not None and not before.is_observed
             quota: Quota
             if before is not None and stays:
                 quota = before
@@ -110,7 +108,6 @@ class SideQuotas:
             quota.name, quota.covers = name, covers
             quota.counts_in_sync = one is None or one.scope.counts_in_sync
             quota.is_observed = settings.is_observed or (one is not None and one.is_observed)
-            quota.limits = rate is not None and not quota.is_observed
             quota.shared_for = None if one is None else one.shared_for
             quotas.append(quota)
         self.quotas = tuple(quotas)

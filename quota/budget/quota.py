@@ -93,7 +93,6 @@ class Quota(ABC):
         self.passed_bytes = 0  # all that has passed of it
         self.counts_in_sync = True
         self.is_observed = False  # whether it only counts
-        self.limits = False  # whether it may hold something back: it has a rate, and is not observed
         self.shared_for: int | None = None
         """The only follower whose links it covers, where it is kept together with other sidecars; None: any."""
 
@@ -105,6 +104,11 @@ class Quota(ABC):
     def rate(self) -> int | None:
         """Bytes/s; None limits nothing, 0 lets nothing through."""
         return self.ledger.rate
+
+    @property
+    def limits(self) -> bool:
+        """Whether it may hold something back. One that another replaced shares its ledger: answers may belong to it."""
+        return self.ledger.rate is not None and not self.is_observed
 
     @abstractmethod
     def offer(self, ask: Ask, now: float) -> Offer:

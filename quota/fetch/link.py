@@ -153,8 +153,7 @@ class ReplicaLink(LinkState):
         is_other_version = version != sessions.row.api_version
         error_code = sessions.enter(request, self.throttle, now, is_stranger=partitions.is_stranger)
         if is_other_version:  # the entries kept have the layout of another one, so the session can't go on
-            if partitions.topics:
-                yield from partitions.forget_all()
+            yield from partitions.forget_all()
             if sessions.is_incremental:
                 sessions.follower.end()
                 error_code = error_code or FETCH_SESSION_ID_NOT_FOUND

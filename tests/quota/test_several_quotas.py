@@ -137,13 +137,17 @@ def test_bytes_in_sync_are_counted_in_the_quotas_that_count_them(scope: Scope, c
     assert (throttle.quotas[1].ledger.room() < MB) == counts_in_sync
 
 
-def test_quota_that_another_takes_the_place_of_limits_nothing_once_its_rate_is_removed() -> None:
+def test_replaced_quota_limits_as_the_one_in_its_place() -> None:
     """An answer may still be on its way that was granted by the policy before."""
     throttle = Throttle("leader", 1, MovedClock(), ThrottleSettings(rate=MB, replicas={"a": ALL_REPLICAS}))
     (before,) = throttle.quotas
-    throttle.configure(ThrottleSettings(replicas={"a": ALL_REPLICAS}, policy="kip73"))
+    throttle.configure(ThrottleSettings(rate=MB, replicas={"a": ALL_REPLICAS}, policy="kip73"))
     assert throttle.quotas != (before,)
+    assert before.limits
+    throttle.configure(ThrottleSettings(replicas={"a": ALL_REPLICAS}, policy="kip73"))
     assert not before.limits
+    throttle.configure(ThrottleSettings(rate=MB, replicas={"a": ALL_REPLICAS}, policy="kip73"))
+    assert before.limits
 
 
 @pytest.mark.long
