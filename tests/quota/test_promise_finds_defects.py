@@ -23,7 +23,7 @@ from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.settlement import Settlement
 from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
 from weir.quota.scopes import Matching, Reassigned, Recovering
-from weir.quota.settings import QuotaSettings, ThrottleSettings
+from weir.quota.settings import QuotaSettings
 from weir.quota.side_quotas import SideQuotas
 from weir.quota.throttled_replicas import ThrottledReplicas
 
@@ -151,15 +151,7 @@ def one_quota_of_several(patch: Patch) -> None:
 
 def quotas_that_only_seem_to_observe(patch: Patch) -> None:
     """A quota in mode `observe` holds back as any other."""
-    make = SideQuotas._make_quotas
-
-    def hold_back(quotas: SideQuotas, previous: ThrottleSettings | None) -> None:
-        make(quotas, previous)
-        for quota in quotas.quotas:
-            quota.limits = quota.rate is not None
-        quotas.is_throttling = any(quota.limits for quota in quotas.quotas)
-
-    patch.setattr(SideQuotas, "_make_quotas", hold_back)
+    patch.setattr(Quota, "limits", property(lambda quota: quota.rate is not None))
 
 
 def facts_that_go_unnoticed(patch: Patch) -> None:
