@@ -55,6 +55,7 @@ LONGEST_RIDE_SECONDS: Final = 0.02  # how long a grant waits at the leader for a
 LONGEST_HOLD_SECONDS: Final = 30.0  # a fetch is held no longer: a follower's socket times out after 30 s by default
 LIVE_SECONDS: Final = 1.0  # how long a link has live traffic after a record of a partition that needs no budget
 PASSING_SECONDS: Final = 0.04  # how long a grant may take to pass beside live traffic, whose records wait behind it
+BESIDE_OTHERS: Final = 0.125  # of what passes without a quota: so much more hardly makes an answer longer
 SHORT_PASSING_SECONDS: Final = 0.005  # an answer that passes in less says nothing of what the link carries
 CROWDED_SECONDS: Final = 5.0  # how long answers are expected to be full of other partitions after one that was
 RANK_SECONDS: Final = 0.5  # how long a ranking is kept: one of thousands of partitions costs more than a fetch

@@ -113,6 +113,10 @@ class StrictLedger:
             self._credit = min(self._credit, 0.0)
         return self._credit - self._exempt_owed + EPSILON_BYTES
 
+    def keep_wanted(self) -> None:
+        """Note that a link has waited for an answer and wants more: it has wanted budget all the time."""
+        self._wanted_until = max(self._wanted_until, self.clock() + WINDOW_SECONDS)
+
     def reserve(self, size: int) -> None:
         """Set `size` bytes aside for a request that is about to be forwarded."""
         self._advance(self.clock())

@@ -18,6 +18,7 @@ from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, LeaderEntry, ReplicaPartition, ReplicaTopic
 from weir.quota.figures import (
     AT_ONCE_SECONDS,
+    BESIDE_OTHERS,
     CROWDED_SECONDS,
     FORGETS_DISTANCE,
     LIVE_SECONDS,
@@ -136,7 +137,10 @@ class Settlement:
             quota.line.settle(replica_id, of_waiting.get(quota.ledger, 0) - part.size)
         for ledger, size in in_sync.items():
             ledger.charge(size)
+        wants = bool(state.partitions.queue)
         for quota in side.rules.quotas:
+            if wants and quota.rate:
+                quota.ledger.keep_wanted()
             if size := of_waiting.get(quota.ledger, 0) + in_sync.get(quota.ledger, 0):
                 side.record(quota, size)
 
@@ -155,7 +159,9 @@ class Settlement:
                 state.partitions.queue.brought_nothing(replica)
             return
         room = fetch.max_bytes - size
-        if state.crowded_until > self._now and any(room < waiting.max_bytes for waiting in state.partitions.queue):
+        if state.crowded_until > fetch.forwarded_at and any(
+            room < waiting.max_bytes for waiting in state.partitions.queue
+        ):
             state.crowded_until = self._now + CROWDED_SECONDS  # others would still fill it
         for replica in self._barren:
             is_full = room < replica.max_bytes
@@ -193,7 +199,7 @@ class Settlement:
             return math.inf
         # On a distant link TCP takes some round trips for it, however much the link carries.
         may_pass = max(PASSING_SECONDS, fetch.answer_began_at - fetch.forwarded_at)
-        return (self._throttled + self._unthrottled) / passing * may_pass
+        return max((self._throttled + self._unthrottled) / passing * may_pass, BESIDE_OTHERS * self._unthrottled)
 
     # Offsets
 

@@ -236,3 +236,18 @@ def test_bytes_that_arrived_of_an_answer_are_taken_off_that_one_alone() -> None:
     accounts.reserve({ledger: 100_000})
     accounts.hand_over({ledger: 100_000}, {ledger: 100_000})
     assert ledger.reserved == 100_000
+
+
+def test_credit_of_a_link_that_waited_for_a_long_answer_is_kept() -> None:
+    """An answer of seconds is no time in which nobody wants budget: else the next fetch would find no credit."""
+    clock = MovedClock()
+    ledger = StrictLedger(clock, RATE)
+    ledger.want()
+    clock.move(5.0)
+    ledger.keep_wanted()
+    clock.move(0.5)
+    ledger.want()
+    assert ledger.credit() == pytest.approx(250, abs=1)
+    clock.move(5.0)
+    ledger.want()
+    assert ledger.credit() == pytest.approx(0, abs=1)

@@ -346,3 +346,17 @@ def test_grant_past_a_hop_that_was_not_told_what_was_left_out() -> None:
 def test_partition_of_two_quotas_beside_others_of_one() -> None:
     """Whenever there was enough of one of the two, partitions of that one alone had it."""
     assert not violations(draw(Seeded(845_534), 2))
+
+
+@pytest.mark.parametrize(("bandwidth", "rate"), [(2 * MB, MB), (4 * MB, 2 * MB)])
+def test_quota_beside_full_answers_of_seconds_is_used(bandwidth: int, rate: int) -> None:
+    """Each second one found no credit, as nobody had wanted any for long, and grants were as small as beside live ones.
+
+    Where an answer took longer than grants are kept in front, they never came in front.
+    """
+    partitions = [Partition(0, number, 0, 0, 0, True, (100_000,), 400) for number in range(2)]
+    partitions += [Partition(3, number, 0, 0, 0, True, (100_000,), 20_000) for number in range(20)]
+    side = Side(rate, (0,), order="round-robin")
+    assert not violations(
+        Scenario(3, "leader", side, side, tuple(partitions), bandwidth=bandwidth, seconds=80.0, most_exchanges=300)
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.quota.model.draw_full import with_full_answers
 from tests.quota.model.draw_quotas import with_quotas
 from tests.quota.model.draw_world import with_world
 from tests.quota.model.scenario import MB, ROGUES, Chooser, Event, Happening, Hops, Partition, Scenario, Side
@@ -17,7 +18,8 @@ _ORDERS: tuple[Order, ...] = ("round-robin", "urgent-first")
 def draw(choose: Chooser, depth: int = 1) -> Scenario:
     """Any scenario. `depth` is how long runs are: 1 for many short ones."""
     scenario = with_quotas(choose.apart(), draw_listed(choose, depth))
-    return with_world(choose.apart("world"), scenario, depth)
+    scenario = with_world(choose.apart("world"), scenario, depth)
+    return with_full_answers(choose.apart("full answers"), scenario, depth)
 
 
 def draw_listed(choose: Chooser, depth: int = 1) -> Scenario:

@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING
 from tests.fakes.leader_sessions import Key
 from tests.quota.model.follower import Fetcher
 from tests.quota.model.promise import ROUND_TRIP, Meter
+from tests.quota.model.wire import PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES
 
 if TYPE_CHECKING:
     from tests.quota.model.run import Run
 
 LEAST_USED = 0.9
 LOOK_SECONDS = 0.5
+MOST_IN_AN_ANSWER_SECONDS = 0.9  # of quota
+MOST_BESIDE_OTHERS = 0.125  # of a full answer's other bytes
+_LEAST_USED_BESIDE_OTHERS = 0.75  # of what can be used
 _SETTLED_SECONDS = 3.0  # after something happened
+_SETTLED_ANSWERS = 3.0
 _BLOCK_LOOKS = 10  # over which what passed is compared, so that single batches are no matter
 _LEAST_BLOCKS = 2
 _FAR_SECONDS = 0.02  # of one stretch: one fetch after the other carries less to who is farther away
@@ -30,10 +35,12 @@ class Usage:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.happened_at = 0.0
+        self._began_at = run.world.now
         self._before: set[tuple[Group, tuple[int, int, int]]] = set()
         self._used: dict[Meter, float] = {}
         self._looks: dict[Group, list[dict[Meter, float]]] = {}
         self._parts: dict[Group, list[float]] = {}
+        self._beside_others: dict[Group, float] = {}  # what can be used beside what fills all answers
 
     def look(self) -> None:
         """A half second is over."""
@@ -60,28 +67,47 @@ class Usage:
         self._used = {meter: meter.used for meter in meters}
 
     def _waits(self, place: tuple[int, int, int], fetcher: Fetcher) -> Iterable[Group]:
-        """The quotas that partitions of a link wait for, where nothing else holds it up."""
+        """The quotas that partitions of a link wait for, where nothing else holds it up but full answers."""
         run, chain = self.run, fetcher.chain
-        limits = [one.response_max_bytes for one in run.sides]
-        if chain is None or not chain.is_open or chain.pace() < run.scenario.bandwidth or any(limits):
-            return
-        if chain.excused(run.world.now - LOOK_SECONDS) > 0.2:
+        if chain is None or not chain.is_open or chain.pace() < run.scenario.bandwidth:
             return
         rest: dict[Group, int] = {}
         terms = [term for sidecar in run.path(place[0], place[1]) for term in run.watch.terms(sidecar, place)]
+        others = 0
         for key in fetcher.order:
-            size = self._behind(fetcher, key)
-            if size and (group := tuple(term.meter for term in terms if key in term.keys)):
+            if size := self._behind(fetcher, key):
+                group = tuple(term.meter for term in terms if key in term.keys)
                 rest[group] = rest.get(group, 0) + size
+                others += 0 if group else min(size, PARTITION_MAX_BYTES)
+        rest.pop((), None)
+        limit = min([RESPONSE_MAX_BYTES, *[side.response_max_bytes or RESPONSE_MAX_BYTES for side in run.sides]])
+        seconds = self._seconds(limit)
+        is_full = others > limit + PARTITION_MAX_BYTES and run.scenario.version >= 3 and run.scenario.hops == "leader"
+        if is_full and run.world.now - self._began_at < _SETTLED_SECONDS + _SETTLED_ANSWERS * seconds:
+            return
+        if not is_full and (limit < RESPONSE_MAX_BYTES or chain.excused(run.world.now - LOOK_SECONDS) > 0.2):
+            return
         for group, size in rest.items():
             if all(
                 one.is_strict
                 and one.rate
-                and one.allowed.batch <= _MOST_BATCH_SECONDS * one.rate
+                and one.allowed.batch <= _MOST_BATCH_SECONDS * one.rate * (2 if is_full else 1)
                 and size >= 2 * one.rate
                 for one in group
             ):
+                if is_full:
+                    self._beside_others[group] = min(self.can_be_used(one.rate, limit) for one in group if one.rate)
                 yield group
+
+    def _seconds(self, size: int) -> float:
+        scenario = self.run.scenario
+        return size / scenario.bandwidth + ROUND_TRIP * scenario.latency
+
+    def can_be_used(self, rate: int, limit: int) -> float:
+        """The part of a quota that answers can have which are full of what nobody throttles."""
+        seconds = self._seconds(limit)
+        most = min(MOST_IN_AN_ANSWER_SECONDS * rate, MOST_BESIDE_OTHERS * limit)
+        return min(1 / (1 + seconds), most / rate / seconds)
 
     @staticmethod
     def _behind(fetcher: Fetcher, key: Key) -> int:
@@ -96,6 +122,8 @@ class Usage:
             used = sum(parts) / len(parts)
             # what is asked for takes a part of the window until it has come, so of late answers less can be had
             least = LEAST_USED / (1 + ROUND_TRIP * scenario.latency + max(scenario.late, default=0.0))
+            if group in self._beside_others:
+                least = min(least, _LEAST_USED_BESIDE_OTHERS * self._beside_others[group])
             if len(parts) >= _LEAST_BLOCKS and used < least:
                 names = " and ".join(meter.name for meter in group)
                 text = f"{names}: {used:.2f} of the more used in {len(parts) * _BLOCK_LOOKS * LOOK_SECONDS:.0f} s"

@@ -11,6 +11,7 @@ from tests.quota.model.follower import Fetcher, Replica
 from tests.quota.model.hops import Sidecar
 from tests.quota.model.logs import Log
 from tests.quota.model.promise import Meter, Term
+from tests.quota.model.urgency import Urgency
 from tests.quota.model.usage import LOOK_SECONDS, Usage
 from tests.quota.model.wire import PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES
 from tests.quota.model.world import START
@@ -37,6 +38,7 @@ class Watch:
         self._disturbed_at = self.world.now
         self._longest_waits: dict[tuple[int, int, int], dict[Key, float]] = {}
         self.usage = Usage(run)
+        self._urgency = Urgency(run)
 
     def start(self) -> None:
         """The run begins."""
@@ -85,6 +87,7 @@ class Watch:
                 else:
                     self._compare(fetcher, replica, waits[key], now)
         self.usage.look()
+        self._urgency.look(self.usage.happened_at)
         if self._is_over():
             self.world.stop()
         self.world.after(LOOK_SECONDS, self._look)
@@ -118,6 +121,7 @@ class Watch:
         for sidecar in self.run.sidecars:
             sidecar.meter.finish()
         self.usage.finish()
+        self._urgency.finish()
 
     # How long is long
 
@@ -207,4 +211,6 @@ class Watch:
         if sidecar.throttle.settings.policy == "kip73":
             share, seconds = max(share, quota), 12.0
         line = in_line * share / (FLOOR if sidecar.throttle.settings.order == "urgent-first" else 1.0)
+        if run.scenario.bandwidth < RESPONSE_MAX_BYTES:  # full answers take so long that a part of the quota is lost
+            left *= self.usage.can_be_used(quota, RESPONSE_MAX_BYTES)
         return seconds + 2 * min(line, backlog + in_line * share) / quota / left
