@@ -58,6 +58,7 @@ PASSING_SECONDS: Final = 0.04  # how long a grant may take to pass beside live t
 BESIDE_OTHERS: Final = 0.125  # of what passes without a quota: so much more hardly makes an answer longer
 SHORT_PASSING_SECONDS: Final = 0.005  # an answer that passes in less says nothing of what the link carries
 CROWDED_SECONDS: Final = 5.0  # how long answers are expected to be full of other partitions after one that was
+MUCH_SMALLER: Final = 0.25  # a share that is less than so much of the largest before: another rate is in force
 RANK_SECONDS: Final = 0.5  # how long a ranking is kept: one of thousands of partitions costs more than a fetch
 MOST_OFFERED: Final = 16  # how many partitions a fetch offers to a leader's side that has quotas of its own
 HELD_BYTES: Final = int(0.9 * MOST_HELD)  # granted in an answer that loses its tails: there is more in it than grants

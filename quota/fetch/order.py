@@ -17,7 +17,7 @@ from msgspec import Struct
 from weir.protocol.steps import PER_STEP, Steps
 from weir.quota.budget.quota import Part, Quota
 from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
-from weir.quota.figures import FLOOR, HELD_BYTES, MOST_OFFERED, RANK_SECONDS
+from weir.quota.figures import FLOOR, HELD_BYTES, MOST_OFFERED, MUCH_SMALLER, RANK_SECONDS
 from weir.quota.side_state import SideState
 
 LEAST_WHOLE_VERSION: Final = 3  # from it on the first partition with data returns at least a batch (KIP-74)
@@ -49,6 +49,7 @@ class GrantQueue:
         self._ranked_at = -math.inf
         self._owed = 0.0  # bytes that FLOOR has given to what is not the most urgent and it has not had yet
         self.last = 0  # bytes of the last grant; 0 while there was none
+        self._largest = 0  # the same of the largest since turns were counted anew
 
     def __iter__(self) -> Iterator[ReplicaPartition]:
         if not self._is_sorted:
@@ -149,6 +150,9 @@ class GrantQueue:
             self._owed -= self.last
         else:
             self._owed += self.last * FLOOR / (1 - FLOOR)
+        self._largest = max(self._largest, self.last)
+        if self.last < MUCH_SMALLER * self._largest:
+            self._count_anew()
         for replica, cap in grants:
             turn = self.turns[replica]
             self._reached = max(self._reached, turn.begin)
@@ -158,6 +162,15 @@ class GrantQueue:
             self._furthest = max(self._furthest, turn.begin)
             del self.waiting[replica]
             self.waiting[replica] = None
+
+    def _count_anew(self) -> None:
+        """Have what was granted in larger shares count as one turn of today's: the rate may be a small part of it."""
+        self._largest, self._furthest, self._is_sorted = self.last, self._reached, False
+        for replica, turn in self.turns.items():
+            known = replica.batches
+            size = max(self.last, known.next_size or known.largest or replica.topic.batches.largest)
+            turn.begin = min(turn.begin, self._reached + size)
+            self._furthest = max(self._furthest, turn.begin)
 
     def brought_some(self, replica: ReplicaPartition, more: int) -> None:
         """Note that an answer had records of a partition, `more` bytes than it was granted: a whole batch."""

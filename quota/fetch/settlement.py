@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from weir.lag.broker_ids import STRANGER
 from weir.protocol.metadata import NO_ID, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
 from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
@@ -129,15 +128,14 @@ class Settlement:
     def _settle_budget(self) -> None:
         state, fetch, side = self._state, self._fetch, self._state.throttle
         of_waiting, in_sync = self._of_waiting, self._in_sync
-        replica_id = STRANGER if state.partitions.is_stranger else state.partitions.ends.follower
         # taken out first: it is settled once, even if an exception follows
         reserved, fetch.reserved = fetch.reserved, {}
         state.accounts.hand_over(reserved, of_waiting)
         for quota, part in fetch.parts.items():
-            quota.line.settle(replica_id, of_waiting.get(quota.ledger, 0) - part.size)
+            quota.line.settle(state.takes_turns_as, of_waiting.get(quota.ledger, 0) - part.size)
         for ledger, size in in_sync.items():
             ledger.charge(size)
-        wants = bool(state.partitions.queue)
+        wants = bool(state.partitions.queue.waiting)
         for quota in side.rules.quotas:
             if wants and quota.rate:
                 quota.ledger.keep_wanted()

@@ -8,11 +8,10 @@ from itertools import zip_longest
 
 from tests.quota.model.draw import draw
 from tests.quota.model.run import Outcome, Run
-from tests.quota.model.scenario import Rogue, Scenario, Seeded
+from tests.quota.model.scenario import Scenario, Seeded
 from tests.quota.model.wire import MAX_WAIT_MS
 
 HONEST_SHARE = 2 / 3  # what honest followers keep of their rate, at least
-_MANY_AT_ONCE: frozenset[Rogue] = frozenset({"many connections", "several in flight"})
 _WORTH_COMPARING_SECONDS = 5.0
 _WORTH_COMPARING_BATCHES = 20
 
@@ -37,8 +36,8 @@ def judge(scenario: Scenario, trace: Callable[[str], None] | None = None) -> Out
     run = Run(scenario)
     run.world.trace = trace
     outcome = run.play()
-    if not all(sidecar.meter.is_strict for sidecar in run.sidecars) and {*scenario.rogues} & _MANY_AT_ONCE:
-        return outcome  # under kip73 there is no line, so turns are the fetches'
+    if not all(sidecar.meter.is_strict for sidecar in run.sidecars):
+        return outcome  # under kip73 there is no line: who asks for most has most
     enough = _WORTH_COMPARING_BATCHES * run.largest_batch
     if not outcome.violations and before.seconds >= _WORTH_COMPARING_SECONDS and alone.received >= enough:
         share = run.received / alone.received
