@@ -20,6 +20,7 @@ from weir.quota.figures import (
     SLOW_SECONDS,
     SLOWEST_SHARE_SECONDS,
     SMALLEST_FILL_SECONDS,
+    WINDOW_SLACK,
 )
 from weir.quota.settings import Policy
 
@@ -104,7 +105,7 @@ class StrictQuota(Quota):
             if ready > ledger.clock():
                 return Verdict(False, ready)
         room -= ahead
-        beyond = max(0, part.batch - 1)  # a whole batch goes wherever there is any room
+        beyond = part.batch - 1 if goes_beyond(part.batch, rate) else 0  # then it goes wherever there is any room
         if part.size <= room + beyond:
             return Verdict(True, ready)
         smallest = min(offer.share, rate * SMALLEST_FILL_SECONDS)
@@ -112,3 +113,8 @@ class StrictQuota(Quota):
         if ready > ledger.clock():
             return Verdict(False, ready)
         return Verdict(False, ledger.room_at(part.size - beyond + ahead), spend=room)
+
+
+def goes_beyond(batch: int, rate: int) -> bool:
+    """Whether a batch may go beyond the window of a rate: else whole batches would leave much of it unused."""
+    return batch > 0 and (1 + WINDOW_SLACK) * rate // batch * batch < (1 - WINDOW_SLACK) * rate

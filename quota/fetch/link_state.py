@@ -30,7 +30,7 @@ class LinkState:
         """The time since which some partitions had no true answer, as they were left out; None where all had one."""
         self.crowded_until = -math.inf  # up to this time answers are expected to be full of what is not granted
         self.grants_filled_answer = False
-        """Whether grants took half of the last answer or more, put in front by any hop. Then all else is next."""
+        """Whether grants in front left others no room in the last answer, or may have. Then all else is next."""
         self.answer_seconds = 0.0  # how long the answer to the last grant took (seconds)
         self.distance = math.inf
         """How long the quickest answer lately took to begin (seconds): the way to the leader and back."""

@@ -151,7 +151,9 @@ class Settlement:
         larger.
         """
         state, fetch, size = self._state, self._fetch, self._throttled + self._unthrottled
-        state.grants_filled_answer = 2 * self._throttled >= fetch.max_bytes
+        # Nothing else came: nothing is there, or each partition is asked for less than a batch and only the first came.
+        is_alone = fetch.grants_are_first and size == self._throttled > 0
+        state.grants_filled_answer = is_alone or 2 * self._throttled >= fetch.max_bytes
         if not size:
             for replica in self._barren:
                 state.partitions.queue.brought_nothing(replica)

@@ -91,3 +91,21 @@ def test_grants_stay_in_front_while_slow_answers_are_still_full() -> None:
     of = conversation(5, MB // 2, round_trip=2.5)
     of.run(60.0)
     assert sum(batches_of_moved(of).values()) * 100_000 >= 0.08 * MB * 60
+
+
+def test_records_in_sync_beside_grants_in_front_where_only_the_first_partition_brings_anything() -> None:
+    """A follower that asks for 1 byte of each gets one batch in all: a live record waited as long as grants led."""
+    clock = MovedClock()
+    logs = {(b"live", 0): Log([1_000] * 100), (b"moved", 0): Log([10_000] * 10_000)}
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=MB, replicas={"moved": ALL_REPLICAS}))
+    follower = Follower({(b"live", 0): 100, (b"moved", 0): 0}, partition_max_bytes=1)
+    of = Conversation(clock, throttle.link(2), Leader(logs), follower, round_trip=0.02)
+    waits, written, end = [0.0], clock.now, clock.now + 20.0
+    while clock.now < end:
+        if follower.offsets[b"live", 0] == len(logs[b"live", 0].batches):
+            waits.append(clock.now - written)
+            logs[b"live", 0].batches.append(1_000)
+            written = clock.now
+        of.exchange()
+        waits.append(clock.now - written)
+    assert max(waits) < 0.2

@@ -45,6 +45,22 @@ def test_a_few_other_bytes_in_the_window_cost_no_large_batch(version: int, sizes
     assert worst_second(follower.received) <= 1.04 * MB + 400_000
 
 
+@pytest.mark.parametrize("size", [1_000_000, 500_000, 340_000])
+def test_batches_that_fill_the_window_do_not_go_beyond_it(size: int) -> None:
+    """Where whole batches within the window use nearly all of it, no second has one more, however many take turns."""
+    clock = MovedClock()
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=MB, replicas={"t": ALL_REPLICAS}))
+    leader = Leader({(b"t", 0): Log([size] * 200)})
+    followers = [Follower({(b"t", 0): 0}, replica_id=replica) for replica in range(2, 7)]
+    talks = [Conversation(clock, throttle.link(one.replica_id), leader, one) for one in followers]
+    for talk in 6 * talks:
+        talk.exchange()
+    assert worst_second(sorted(part for one in followers for part in one.received)) <= 1.04 * MB
+    start = clock.now
+    talks[0].run(20.0)
+    assert mean_rate(followers[0].received, start + 4, start + 20) >= 0.93 * MB
+
+
 @pytest.mark.long
 def test_links_that_come_at_once_are_all_answered_at_once_and_have_nothing_above_the_quota() -> None:
     """Each has to be asked who is in sync; the batch that the leader returns for it stays on the leader's machine."""

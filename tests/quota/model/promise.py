@@ -33,18 +33,27 @@ class Exceptions:
     links: int  # that can ask probes of their own
     takes_out: bool  # whether records above a grant are taken out of answers: the leader's side
     is_lent: bool = False  # whether the leaders' sides throttle too, so that nothing is set aside at the follower
+    sizes: frozenset[int] = frozenset()  # of all batches, in bytes; empty: not to be judged so exactly
     latest: float = 0.0  # by how many seconds leaders answer late: for so long more is lent
 
 
-def most_in_a_second(quota: int, allowed: Exceptions) -> float:
+def largest_beyond(quota: int, sizes: frozenset[int]) -> int:
+    """The largest batch that goes beyond the window, as whole ones would leave more than 4 % of the quota unused."""
+    least = (2 - WINDOW_SLACK) * quota
+    return max([size for size in sizes if WINDOW_SLACK * quota // size * size < least], default=0)
+
+
+def most_in_a_second(quota: int, allowed: Exceptions, *, is_exact: bool = False) -> float:
     """Bytes of throttled replicas, not known to be in sync, in any sliding second.
 
-    On the leader's side that is the quota, rounded up to whole batches, and nothing where the quota is 0. On the
+    On the leader's side that is the quota, rounded up to whole batches, and nothing where the quota is 0. It is
+    `is_exact` where the rate never changes: then it is rounded up only where less would leave quota unused. On the
     follower's side a batch of unknown size may come on each link. What its probes brought is not among them: that is at
     most one batch for each, and how many there are is bounded by `most_probes`.
     """
     if allowed.takes_out:
-        return WINDOW_SLACK * quota + (allowed.batch if quota else 0)
+        beyond = largest_beyond(quota, allowed.sizes) if is_exact and allowed.sizes else allowed.batch
+        return WINDOW_SLACK * quota + (beyond if quota else 0)
     lent = (LENT_SECONDS + min(allowed.latest, MOST_LENT_LATE_SECONDS)) * quota if allowed.is_lent else 0.0
     return WINDOW_SLACK * quota + allowed.batch * allowed.links + lent
 
@@ -170,7 +179,7 @@ class Meter:
         if not self.is_strict:
             return
         rate = self._rate_lately(now, asked_at)
-        most = most_in_a_second(rate, self.allowed)
+        most = most_in_a_second(rate, self.allowed, is_exact=len(self.rates) == 1)
         self.worst = max(self.worst, self._in_window / most if most else 0.0)
         if self._in_window > most + 1:
             self.world.violate(

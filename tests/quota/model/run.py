@@ -193,7 +193,17 @@ class Run:
         )
         latest = max(scenario.late, default=0.0) + ROUND_TRIP * scenario.latency
         is_lent = side == 1 and (scenario.hops == "both" or bool(scenario.late))
-        allowed = Exceptions(batch, links + 20 * len(scenario.rogues), throttle.takes_out, is_lent, latest)
+        sizes = frozenset(size for log in self.logs for size in log.sizes)
+        sizes |= {one.live_size for one in scenario.partitions if one.live_every}
+        is_exact = scenario.version >= FIRST_WITH_WHOLE_BATCHES and not scenario.rogues
+        allowed = Exceptions(
+            batch,
+            links + 20 * len(scenario.rogues),
+            throttle.takes_out,
+            is_lent,
+            sizes if is_exact else frozenset(),
+            latest,
+        )
         if scenario.walks_all:
             throttle.rules.walked_topics = lambda ends, *, by_id: _EveryTopic()  # type: ignore[method-assign]
         meter = SideMeter(world, f"{throttle.side} {broker}", allowed, is_strict=settings.policy == "strict")

@@ -12,7 +12,7 @@ from tests.quota.model.hops import Sidecar
 from tests.quota.model.logs import Log
 from tests.quota.model.promise import Meter, Term
 from tests.quota.model.urgency import Urgency
-from tests.quota.model.usage import LOOK_SECONDS, Usage
+from tests.quota.model.usage import LOOK_SECONDS, MOST_IN_AN_ANSWER_SECONDS, Usage
 from tests.quota.model.wire import PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES
 from tests.quota.model.world import START
 
@@ -208,9 +208,10 @@ class Watch:
             return math.inf
         share = max(sidecar.meter.allowed.batch, SHARE_SECONDS * quota)
         seconds = 0.0
+        if run.scenario.bandwidth < RESPONSE_MAX_BYTES:  # a share is for an answer, and a part of the quota is lost
+            left *= self.usage.can_be_used(quota, RESPONSE_MAX_BYTES)
+            share = max(share, MOST_IN_AN_ANSWER_SECONDS * quota)
         if sidecar.throttle.settings.policy == "kip73":
             share, seconds = max(share, quota), 12.0
         line = in_line * share / (FLOOR if sidecar.throttle.settings.order == "urgent-first" else 1.0)
-        if run.scenario.bandwidth < RESPONSE_MAX_BYTES:  # full answers take so long that a part of the quota is lost
-            left *= self.usage.can_be_used(quota, RESPONSE_MAX_BYTES)
         return seconds + 2 * min(line, backlog + in_line * share) / quota / left
