@@ -44,8 +44,3 @@ class LinkState:
         self.on_way = math.inf
         """Bytes that may be on their way to a slow follower, as last told; inf where it is not known to be slow."""
         self.written_off = 0  # bytes of these that count as sent, as the follower did not take them for long
-
-    @property
-    def takes_turns_as(self) -> int:
-        """Who takes turns in lines: at a leader each follower, and at a follower each of its leaders."""
-        return self.partitions.replica_id if self.throttle.takes_out else self.partitions.peer

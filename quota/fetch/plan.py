@@ -17,6 +17,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from weir.lag.broker_ids import STRANGER
 from weir.protocol.fetch_request import FetchRequest
 from weir.quota.budget.quota import Ask, Offer, Part, Quota
 from weir.quota.fetch.link_state import LinkState
@@ -87,9 +88,11 @@ def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: f
         )
         side.release_stuck()
     is_live = now < state.live_until
+    at_leader = STRANGER if partitions.is_stranger else follower
+    turns_of = at_leader if side.takes_out else partitions.peer
     ask = Ask(
         state,
-        state.takes_turns_as,
+        turns_of,
         next_batch,
         is_urgent,
         is_live,

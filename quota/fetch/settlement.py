@@ -132,12 +132,12 @@ class Settlement:
         reserved, fetch.reserved = fetch.reserved, {}
         state.accounts.hand_over(reserved, of_waiting)
         for quota, part in fetch.parts.items():
-            quota.line.settle(state.takes_turns_as, of_waiting.get(quota.ledger, 0) - part.size)
+            quota.line.settle(fetch.turns_of, of_waiting.get(quota.ledger, 0) - part.size)
         for ledger, size in in_sync.items():
             ledger.charge(size)
         wants = bool(state.partitions.queue.waiting)
         for quota in side.rules.quotas:
-            if wants and quota.rate:
+            if wants and quota.ledger.rate:
                 quota.ledger.keep_wanted()
             if size := of_waiting.get(quota.ledger, 0) + in_sync.get(quota.ledger, 0):
                 side.record(quota, size)

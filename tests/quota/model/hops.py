@@ -145,7 +145,8 @@ class Hop:
         return self.sidecar.terms(self.chain.client.replica_id, self.chain.leader.broker_id)
 
     def _caught_up(self, key: Key) -> tuple[int, float]:
-        log = self.chain.leader.logs.get(key)
+        leader = self.chain.leader
+        log = leader.logs.get(key) or leader.deleted.get(key)
         return (0, -math.inf) if log is None else log.caught_up.get(self.chain.client.replica_id, (0, -math.inf))
 
     @property

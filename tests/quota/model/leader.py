@@ -51,6 +51,7 @@ class LeaderNode:
         self.world = world
         self.broker_id = broker_id
         self.logs: dict[Key, Log] = {}
+        self.deleted: dict[Key, Log] = {}  # answers may be on their way that have records of them
         self.sessions = LeaderSessions(slots)
         self.latest = 0.0  # answers come up to so many seconds late
         self._answers = 0
@@ -74,7 +75,8 @@ class LeaderNode:
 
     def delete(self, key: Key) -> None:
         """The partition is here no more."""
-        self.logs.pop(key, None)
+        if (log := self.logs.pop(key, None)) is not None:
+            self.deleted[key] = log
         self._look_again(key)
 
     def fetch(self, asker: Asker, request: FetchRequest) -> None:
