@@ -88,11 +88,9 @@ def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: f
         )
         side.release_stuck()
     is_live = now < state.live_until
-    at_leader = STRANGER if partitions.is_stranger else follower
-    turns_of = at_leader if side.takes_out else partitions.peer
     ask = Ask(
         state,
-        turns_of,
+        STRANGER if partitions.is_stranger else follower,
         next_batch,
         is_urgent,
         is_live,

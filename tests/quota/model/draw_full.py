@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.quota.model.scenario import MB, Chooser, Partition, Scenario, Side
+from tests.quota.model.scenario import MB, Chooser, Event, Partition, Scenario, Side
 from weir.quota.settings import Order
 
 _ORDERS: tuple[Order, ...] = ("urgent-first", "round-robin")
@@ -18,9 +18,12 @@ def with_full_answers(choose: Chooser, scenario: Scenario, depth: int = 1) -> Sc
 
 def _below_min_isr(choose: Chooser, depth: int) -> Scenario:
     """Of many partitions that move, few are below their min ISR; small answers have no room for all that is granted."""
-    moved = choose.integer(5, 40)
-    followers = choose.pick((1, 1, 2))
-    partitions = _moved_and_beside(moved, choose.integer(9, 30), followers, choose.pick((100_000, 50_000)))
+    becomes_round_robin = choose.chance(50)  # then links without such a partition have no less from then on
+    moved = choose.integer(24, 40) if becomes_round_robin else choose.integer(5, 40)
+    followers = 3 if becomes_round_robin else choose.pick((1, 1, 2))
+    partitions = _moved_and_beside(
+        moved, 9 if becomes_round_robin else choose.integer(9, 30), followers, choose.pick((100_000, 50_000))
+    )
     limit = choose.pick((3 * MB, MB, 5 * MB, None))
     side = Side(choose.pick((2 * MB, MB, 4 * MB)), (0,), order="urgent-first", response_max_bytes=limit)
     return Scenario(
@@ -29,7 +32,10 @@ def _below_min_isr(choose: Chooser, depth: int) -> Scenario:
         side,
         Side(None, ()),
         partitions,
-        under_min_isr=tuple((0, number) for number in range(moved - choose.integer(1, 3), moved)),
+        (Event(choose.integer(1, 4), "order"),) if becomes_round_robin else (),
+        under_min_isr=tuple(
+            (0, number) for number in range(moved - (1 if becomes_round_robin else choose.integer(1, 3)), moved)
+        ),
         latency=choose.pick((0.005, 0.01, 0.0005)),
         seconds=choose.pick((20.0, 30.0)),
         most_exchanges=600 * depth,

@@ -105,6 +105,11 @@ def _quota(run: Run, event: Event) -> None:
     _change(run, event.side, replace(side, rate=event.value))
 
 
+def _order(run: Run, event: Event) -> None:
+    """Partitions are fed in turn from now on."""
+    _change(run, event.side, replace(run.sides[event.side], order="round-robin"))
+
+
 def _lists(run: Run, event: Event) -> None:
     side = run.sides[event.side]
     lists = ((0,), (0, 1), (1,), (), (0, 1), (0, 2))[event.value or 0]
@@ -194,4 +199,5 @@ _HAPPENINGS: dict[str, Callable[[Run, Event], None]] = {
     "pause": _pause,
     "stop": _stop,
     "anew": _anew,
+    "order": _order,
 }

@@ -28,6 +28,7 @@ Happening = Literal[
     "pause",
     "stop",
     "anew",
+    "order",
 ]
 Rogue = Literal[
     "negative",

@@ -30,7 +30,7 @@ class Urgency:
     def look(self, happened_at: float) -> None:
         """A half second is over."""
         run, scenario = self.run, self.run.scenario
-        if scenario.hops != "leader" or scenario.leader.order != "urgent-first" or not scenario.under_min_isr:
+        if scenario.hops != "leader" or run.sides[0].order != "urgent-first" or not scenario.under_min_isr:
             return
         if scenario.has_troubles or scenario.rogues or run.world.now - happened_at < _SETTLED_SECONDS:
             self._before = {}
