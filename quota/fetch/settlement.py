@@ -25,6 +25,7 @@ from weir.quota.figures import (
     PASSING_SECONDS,
     SETTLED_PER_STEP,
     SHORT_PASSING_SECONDS,
+    SLOW_SECONDS,
 )
 
 _ERRORS_OF_NO_TOPIC: Final = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID})
@@ -135,9 +136,9 @@ class Settlement:
             quota.line.settle(fetch.turns_of, of_waiting.get(quota.ledger, 0) - part.size)
         for ledger, size in in_sync.items():
             ledger.charge(size)
-        wants = bool(state.partitions.queue.waiting)
+        waited_long = bool(state.partitions.queue.waiting) and self._now - fetch.forwarded_at > SLOW_SECONDS
         for quota in side.rules.quotas:
-            if wants and quota.ledger.rate:
+            if waited_long and quota.ledger.rate:
                 quota.ledger.keep_wanted()
             if size := of_waiting.get(quota.ledger, 0) + in_sync.get(quota.ledger, 0):
                 side.record(quota, size)
