@@ -12,13 +12,14 @@ from weir.pipeline.coverage import absences, coverage_by_minute, links_of_leader
 from weir.pipeline.engine import DataFrame
 from weir.pipeline.limits import limits
 from weir.pipeline.lines import Lines
-from weir.pipeline.rates import broker_rates, broker_samples, partition_rates
+from weir.pipeline.rates import broker_rates, broker_samples, client_rates, partition_rates
 from weir.pipeline.tables import (
     ABSENCES,
     ALL_TABLES,
     BEHIND_MINUTES,
     BROKER_RATES,
     BROKER_SAMPLES,
+    CLIENT_RATES,
     COVERAGE,
     LIMITS,
     MOVES,
@@ -53,6 +54,7 @@ def day_tables(
         BROKER_RATES.name: broker_rates(lines),
         BROKER_SAMPLES.name: broker_samples(lines),
         LIMITS.name: limits(lines),
+        CLIENT_RATES.name: client_rates(lines),
         THROTTLE_ACCURACY.name: throttle_accuracy(in_force),
         THROTTLE_MINUTES.name: throttle_minutes(in_force),
         MOVES.name: moves(spans),

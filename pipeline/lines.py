@@ -68,7 +68,14 @@ _READ: Final = {
     column.name: _TYPES[column.type] for kind in KINDS for column in columns(kind) if column.name not in UNUSED
 }
 COLUMNS: Final = {name.removeprefix("columns."): kind for name, kind in _READ.items() if name.startswith("columns.")}
-_NOT_NEGATIVE: Final = ("bytes_throttled", "bytes_unthrottled", "bytes", "records")
+_NOT_NEGATIVE: Final = (
+    "bytes_throttled",
+    "bytes_unthrottled",
+    "bytes",
+    "records",
+    "client_bytes_in",
+    "client_bytes_out",
+)
 _MAY_BE_NULL: Final = ("lag_messages", "lag_ms")
 FIELDS: Final[dict[str, str]] = {name: kind for name, kind in _READ.items() if "." not in name} | {
     "columns": f"struct<{','.join(f'{name}:{kind}' for name, kind in COLUMNS.items())}>"

@@ -17,7 +17,7 @@ from typing import Final
 
 from weir.pipeline.engine import Column, DataFrame, F, GroupedData
 from weir.pipeline.lines import SAMPLE_KEY, Lines, by_partition
-from weir.pipeline.tables import BROKER_RATES, BROKER_SAMPLES, PARTITION_RATES, WINDOW_SECONDS, Table
+from weir.pipeline.tables import BROKER_RATES, BROKER_SAMPLES, CLIENT_RATES, PARTITION_RATES, WINDOW_SECONDS, Table
 
 _MINUTE, _HOUR = WINDOW_SECONDS["minute"], WINDOW_SECONDS["hour"]
 _HOUR_BITS: Final = 32
@@ -95,6 +95,17 @@ def broker_samples(lines: Lines) -> DataFrame:
         .withColumn("end", F.timestamp_micros("ended_micros"))
     )
     return as_table(table, BROKER_SAMPLES)
+
+
+def client_rates(lines: Lines) -> DataFrame:
+    """Return a row for each broker and minute with samples that tell what clients moved."""
+    told = lines.ends.where(F.col("client_bytes_in").isNotNull() & F.col("client_bytes_out").isNotNull())
+    table = told.groupBy("broker_id", F.timestamp_seconds(_start(_MINUTE)).alias("window_start")).agg(
+        (F.sum("micros") / 1e6).alias("seconds"),
+        F.sum("client_bytes_in").alias("bytes_in"),
+        F.sum("client_bytes_out").alias("bytes_out"),
+    )
+    return as_table(table, CLIENT_RATES)
 
 
 def coverage(ends: DataFrame) -> DataFrame:

@@ -209,6 +209,20 @@ LIMITS: Final = Table(
 )
 """What clients with limits by records did, over all brokers."""
 
+CLIENT_RATES: Final = Table(
+    "client_rates",
+    MappingProxyType(
+        {
+            "window_start": "timestamp",
+            "broker_id": "int",
+            "seconds": "double",  # of the samples that ended in the minute
+            "bytes_in": "long",  # from clients to the broker
+            "bytes_out": "long",
+        }
+    ),
+)
+"""What clients moved through a broker's sidecar, by minute."""
+
 COVERAGE: Final = Table(
     "coverage",
     MappingProxyType(
@@ -240,5 +254,5 @@ ABSENCES: Final = Table(
 
 ALL_TABLES: Final = (
     *(PARTITION_RATES, BROKER_RATES, THROTTLE_ACCURACY, THROTTLE_MINUTES, MOVES, REPLICA_LAG, BEHIND_MINUTES),
-    *(BROKER_SAMPLES, LIMITS, COVERAGE, ABSENCES),
+    *(BROKER_SAMPLES, LIMITS, CLIENT_RATES, COVERAGE, ABSENCES),
 )

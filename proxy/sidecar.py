@@ -375,6 +375,7 @@ class Sidecar:
             throttles=[side.throttle for side in self.sides],
             clients=self.limits.clients,
             cluster_id=lambda: self._cluster.view.cluster_id,
+            relay=self._relays["leader"].stats if self.config.ingress or self.config.capture else None,
             clock=self._clock,
         )
         self._exporter = new_exporter(config, sampled, self.process.export, self.log, strict_tls=self.config.strict_tls)

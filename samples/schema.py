@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from weir.quota.settings import SideName
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MIN_READER = 2
 """The oldest version whose readers understand what is written now."""
 
@@ -228,6 +228,10 @@ class IntervalLine(Line, frozen=True, kw_only=True, tag="interval"):
     quotas: Annotated[int, Meta(description="lines of kind `quota`")]
     limits: Annotated[int, Meta(description="lines of kind `limit`")] = 0
     cluster_id: Annotated[str | None, Meta(description="the cluster's id, where the sidecar knows it")] = None
+    client_bytes_in: Annotated[
+        int | None, Meta(description="bytes from clients through the sidecar; null: none pass it")
+    ] = None
+    client_bytes_out: Annotated[int | None, Meta(description="bytes to these clients")] = None
 
 
 _Written = PartitionsLine | LinkLine | QuotaLine | LimitLine | IntervalLine

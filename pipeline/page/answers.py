@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from weir.pipeline.page.texts import counted, show_seconds
 from weir.pipeline.page.timeline import show_moment
-from weir.pipeline.page.verdict import BINDING, Bound, Impact, OpenMove, Room, Verdict
+from weir.pipeline.page.verdict import BINDING, Bound, ClientRates, Impact, OpenMove, Room, Verdict
 from weir.planning.units import show_rate, show_size
 
 Tone = Literal["good", "bad", "plain"]
@@ -56,7 +56,9 @@ def _lines(answer: Answer) -> Iterator[str]:
 def _protected(verdict: Verdict) -> Answer:
     impact = verdict.impact
     question = "Did the throttle protect my clients?"
-    source = "replica_lag.start, broker_rates.mean_bytes_per_second, absences.start, limits.records"
+    source = (
+        "replica_lag.start, broker_rates.mean_bytes_per_second, absences.start, limits.records, client_rates.bytes_out"
+    )
     if verdict.sampled_until is None:
         return Answer(question, "plain", _NOT_SAMPLED, source)
     if not impact.throttled_size:
@@ -71,10 +73,27 @@ def _protected(verdict: Verdict) -> Answer:
         head = "Yes: no replica that was not moved was out of sync while throttled bytes passed on its brokers."
     rates = f"Replicas in sync got {show_rate(impact.during)} meanwhile"
     rates += "." if impact.apart is None else f", and {show_rate(impact.apart)} at other times."
-    clients = f" {_clients(impact)}" if impact.clients else ""
+    clients = f" {_of_clients(impact)}" if impact.of_clients else ""
+    clients += f" {_clients(impact)}" if impact.clients else ""
     details = tuple(f"{replica}: {show_seconds(seconds)}" for replica, seconds in impact.worst_hurt)
+    details += tuple(_moved(of) for of in impact.of_clients[1:MOST_LISTED])
     sentence = f"{head} {_out_of_sync(impact)} {rates}{clients}"
     return Answer(question, "bad" if impact.hurt else "good", sentence, source, details)
+
+
+def _of_clients(impact: Impact) -> str:
+    first, *others = impact.of_clients
+    if not others or first.lost is None:
+        return f"{_moved(first)}."
+    count = len(others) + 1
+    return f"{_moved(first)}{', the largest fall' if first.lost > 0 else ': no fall'} of {count:,} brokers' clients."
+
+
+def _moved(of: ClientRates) -> str:
+    now = f"Clients of broker {of.broker_id} read {show_rate(of.read)} and wrote {show_rate(of.written)} meanwhile"
+    if of.read_before is None or of.written_before is None:
+        return now
+    return f"{now}, {show_rate(of.read_before)} and {show_rate(of.written_before)} in the hour before"
 
 
 def _clients(impact: Impact) -> str:

@@ -7,13 +7,14 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from weir.pipeline.page.chart import figure, legend, mark
-from weir.pipeline.page.contents import Brokers, BrokerSide, Replication
+from weir.pipeline.page.contents import BrokerClients, Brokers, BrokerSide, Replication
 from weir.pipeline.page.markup import Child, Element, behind, element, left_out_note, table
 from weir.pipeline.page.texts import counted, round_up
 from weir.pipeline.page.timeline import Timeline
 from weir.planning.units import show_rate, show_size
 
 _HEIGHT: Final = 120  # pixels
+_CLIENT_HEIGHT: Final = 70
 _NAME_HEIGHT: Final = 16
 _UNITS: Final = 1000  # the height of a chart in the coordinates of its shapes
 
@@ -37,12 +38,16 @@ class _Scale(NamedTuple):
 def broker_charts(brokers: Brokers, timeline: Timeline) -> Iterator[Element]:
     """Yield the charts, one broker after the other, and then the table with their figures."""
     scale = _scale(brokers.shown)
+    clients = {of.broker_id: of for of in brokers.clients}
+    of_clients = _scale_of_clients(brokers.clients)
+    told = (("read", "read by clients"), ("written", "written by clients, below the line"))
     yield legend(
         ("throttled", "throttled replicas"),
         ("unthrottled", "other replicas, below the line: no quota holds them"),
         ("peak", "highest sample of throttled replicas"),
         ("quota", "quota in force, of throttled replicas alone"),
         ("unsampled", "no samples"),
+        *(told if clients else ()),
     )
     for broker_id, sides in groupby(brokers.shown, key=lambda side: side.broker_id):
         name = f"Broker {broker_id}"
@@ -50,7 +55,12 @@ def broker_charts(brokers: Brokers, timeline: Timeline) -> Iterator[Element]:
             "section",
             {"class": "broker"},
             element("h3", None, name),
-            element("div", {"class": "pair"}, *(_chart(name, side, scale, timeline) for side in sides)),
+            element(
+                "div",
+                {"class": "pair"},
+                *(_chart(name, side, scale, timeline) for side in sides),
+                _client_chart(name, clients[broker_id], of_clients, timeline) if broker_id in clients else None,
+            ),
         )
     shown = len({side.broker_id for side in brokers.shown})
     yield from left_out_note(shown, brokers.count, "brokers", "held back longest, or with the most bytes,")
@@ -67,10 +77,54 @@ def _scale(sides: Sequence[BrokerSide]) -> _Scale:
     return _Scale(max(above, 0.1 * others) or 1.0, 1.08 * others)
 
 
+def _scale_of_clients(clients: Sequence[BrokerClients]) -> _Scale:
+    read = max((rate for of in clients for rate in _known(of.read)), default=0.0)
+    written = max((rate for of in clients for rate in _known(of.written)), default=0.0)
+    return _Scale(1.08 * max(read, 0.1 * written) or 1.0, 1.08 * written)
+
+
+def _client_chart(name: str, of: BrokerClients, scale: _Scale, timeline: Timeline) -> Element:
+    lines, names = _levels(scale, _CLIENT_HEIGHT)
+    below = [None if rate is None else -rate for rate in of.written]
+    shapes = element(
+        "svg",
+        {"viewBox": f"0 0 {timeline.columns.count} {_UNITS}", "preserveAspectRatio": "none", "height": _CLIENT_HEIGHT},
+        _shape(
+            "area unsampled", _area([scale.above if rate is None else None for rate in of.read], scale, -scale.below)
+        ),
+        _shape("area written", _area(below, scale)),
+        _shape("area read", _area(of.read, scale)),
+    )
+    marks = (
+        mark(
+            "column", f"{timeline.show_column(number)}: {text}", number / count, (number + 1) / count, 0, _CLIENT_HEIGHT
+        )
+        for count in (timeline.columns.count,)
+        for number, text in enumerate(map(_client_text, of.read, of.written))
+    )
+    chart = element(
+        "svg",
+        {"class": "marks plot", "width": "100%", "height": _CLIENT_HEIGHT, "aria-hidden": "true"},
+        *timeline.grid(_CLIENT_HEIGHT),
+        *lines,
+        shapes,
+        *names,
+        *marks,
+    )
+    known = [[*_known(series)] for series in (of.read, of.written)]
+    means = [sum(rates) / len(rates) for rates in known]
+    summary = f"mean: read {show_rate(means[0])} (highest {show_rate(max(known[0]))}), written {show_rate(means[1])}"
+    return figure(element("h4", None, "Clients"), f"{name}, clients", summary, chart, timeline.axis())
+
+
+def _client_text(read: float | None, written: float | None) -> str:
+    return "no samples" if read is None else f"clients read {show_rate(read)} and wrote {show_rate(written or 0)}"
+
+
 def _chart(name: str, of: BrokerSide, scale: _Scale, timeline: Timeline) -> Element:
     quotas = [quota for quota in of.quotas if quota is not None]
     top = scale.above
-    lines, names = _levels(scale)
+    lines, names = _levels(scale, _HEIGHT)
     # a rate of 0 all the time needs no line along the bottom
     peaks = [peak or None for peak in of.throttled.peaks]
     is_known = [a is not None or b is not None for a, b in zip(of.throttled.means, of.unthrottled.means, strict=True)]
@@ -128,15 +182,17 @@ def _mean_under_quota(of: BrokerSide) -> float:
     return sum(rates) / len(rates) if rates else 0.0
 
 
-def _levels(scale: _Scale) -> tuple[list[Element], list[Element]]:
+def _levels(scale: _Scale, height: int) -> tuple[list[Element], list[Element]]:
     """Return the line of 0, and those at round rates where there is room for their names, and the names."""
     rates = [0.0]
     step = round_up(scale.above / 3)
-    while _HEIGHT * scale.height(rates[-1] + step) > _NAME_HEIGHT:
+    if height * scale.height(step) <= _NAME_HEIGHT:
+        step = round_up(scale.above / 6)
+    while height * scale.height(rates[-1] + step) > _NAME_HEIGHT:
         rates.append(rates[-1] + step)
     lines, names = [], []
     for rate in rates:
-        y = _HEIGHT * scale.height(rate)
+        y = height * scale.height(rate)
         lines.append(element("line", {"class": "grid" if rate else "zero", "x1": 0, "x2": "100%", "y1": y, "y2": y}))
         if rate:
             names.append(element("text", {"class": "tick", "x": 2, "y": y - 3}, show_rate(rate)))

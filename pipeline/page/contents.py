@@ -49,6 +49,15 @@ class BrokerSide:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerClients:
+    """What clients read and wrote through a broker's sidecar, by column."""
+
+    broker_id: int
+    read: tuple[float | None, ...]
+    written: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionBytes:
     """Bytes in of a partition, on the side that saw more of them. Bytes for several followers count several times."""
 
@@ -130,13 +139,14 @@ class Brokers:
     """Brokers, of `count`: those held back longest, then those with the most bytes.
 
     `size` is that of all brokers, on the side that saw more bytes, and `throttled_size` that of throttled replicas. A
-    quota on one side leaves the other side's bytes unthrottled.
+    quota on one side leaves the other side's bytes unthrottled. `clients` are of those shown that any client passed.
     """
 
     count: int = 0
     size: int = 0
     throttled_size: int = 0
     shown: tuple[BrokerSide, ...] = ()
+    clients: tuple[BrokerClients, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from weir.pipeline.tables import (
     BEHIND_MINUTES,
     BROKER_RATES,
     BROKER_SAMPLES,
+    CLIENT_RATES,
     COVERAGE,
     LIMITS,
     MOVES,
@@ -39,7 +40,7 @@ _WIDTHS: Final = (
     *(days * _DAY for days in (1, 2, 7)),
 )
 
-_NEW_TABLES: Final = (COVERAGE, THROTTLE_MINUTES, BEHIND_MINUTES, BROKER_SAMPLES)
+_NEW_TABLES: Final = (COVERAGE, THROTTLE_MINUTES, BEHIND_MINUTES, BROKER_SAMPLES, CLIENT_RATES)
 """Tables that were built before they were thought of do not have them."""
 
 _TABLES: Final = (BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, MOVES, REPLICA_LAG, *_NEW_TABLES)

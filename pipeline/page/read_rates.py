@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import Any, Final
 
 from weir.pipeline.open_tables import OpenTables
-from weir.pipeline.page.contents import Brokers, BrokerSide, Columns, PartitionBytes, Partitions, Replication
-from weir.pipeline.page.moments import micros
+from weir.pipeline.page.contents import (
+    BrokerClients,
+    Brokers,
+    BrokerSide,
+    Columns,
+    PartitionBytes,
+    Partitions,
+    Replication,
+)
+from weir.pipeline.page.moments import MINUTE_MICROS, micros
 from weir.pipeline.tables import WINDOW_SECONDS
 
 # Windows that lie in the range as a whole, and the finest windows at its two ends. A finest window that an end cuts
@@ -123,6 +131,20 @@ _SAMPLED_COLUMNS: Final = """
 """
 
 
+# A minute counts in each column that it touches: columns may be shorter.
+_CLIENT_COLUMNS: Final = """
+    SELECT broker_id, CAST(number AS INTEGER) AS number, sum(bytes_out) / sum(seconds), sum(bytes_in) / sum(seconds)
+    FROM (
+        SELECT *, epoch_us(window_start) AS start_us,
+               unnest(range((greatest(start_us, $since) - $first) // $width,
+                            (least(start_us + $minute, $until) - 1 - $first) // $width + 1)) AS number
+        FROM client_rates SEMI JOIN top_brokers USING (broker_id)
+        WHERE seconds > 0 AND epoch_us(window_start) > $since - $minute AND epoch_us(window_start) < $until
+    )
+    GROUP BY ALL
+"""
+
+
 class RatesReader:
     """Queries the open tables in the range: by `window` (minutes or hours), its two ends by `finest`.
 
@@ -199,7 +221,7 @@ class RatesReader:
             for (broker_id,) in self._rows(_ORDER)
             for side in sorted({side for found_id, side, _ in found if found_id == broker_id}, reverse=True)
         )
-        return Brokers(count, round(size), round(throttled_size), shown)
+        return Brokers(count, round(size), round(throttled_size), shown, self._clients())
 
     def partitions(self, top: int) -> Partitions:
         """Return the `top` partitions with the most bytes in, each with its series."""
@@ -215,6 +237,20 @@ class RatesReader:
             for topic, partition, side, of_it, highest in self._rows(_PARTITIONS, top=top)
         )
         return Partitions(count, size, shown)
+
+    def _clients(self) -> tuple[BrokerClients, ...]:
+        columns = self._columns
+        asked = {"first": micros(columns.first), "width": columns.seconds * 1_000_000, "minute": MINUTE_MICROS}
+        limits = {"since": micros(columns.since), "until": micros(columns.until)}
+        found: dict[int, tuple[dict[int, float], dict[int, float]]] = {}
+        for broker_id, number, read, written in self._rows(_CLIENT_COLUMNS, **asked, **limits):
+            of = found.setdefault(broker_id, ({}, {}))
+            of[0][number], of[1][number] = read, written
+        return tuple(
+            BrokerClients(broker_id, self._series(read), self._series(written))
+            for broker_id, (read, written) in sorted(found.items())
+            if any(read.values()) or any(written.values())
+        )
 
     def _idle(self) -> dict[int, dict[int, float]]:
         """Return a rate of 0 for each column in which a broker was sampled."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from weir.pipeline.open_tables import OpenTables
 from weir.pipeline.page.moments import MINUTE_MICROS, micros, moment
 from weir.pipeline.page.replica import Replica
-from weir.pipeline.page.verdict import NIGHT, Bound, Ends, Impact, MoveCost, OpenMove, Room, Verdict
+from weir.pipeline.page.verdict import NIGHT, Bound, ClientRates, Ends, Impact, MoveCost, OpenMove, Room, Verdict
 
 PACES: Final = (10, 30, 60)
 """The minutes over which a pace is taken; the middle one gives the time at which a move ends."""
@@ -207,6 +207,28 @@ _RECORDS: Final = """
     FROM minutes LEFT JOIN told USING (window_start)
 """
 
+# Of brokers with throttled bytes: what clients got and sent in minutes with them, and in those without, up to an hour
+# before. That hour may begin before the range.
+_OF_CLIENTS: Final = """
+    WITH moving AS (
+        SELECT DISTINCT broker_id, epoch_us(window_start) // {minute} AS minute FROM broker_rates
+        WHERE "window" = 'minute' AND throttled AND bytes > 0 AND {in_range_or_before}
+    ), told AS (
+        SELECT broker_id, epoch_us(window_start) // {minute} AS minute, seconds, bytes_in, bytes_out
+        FROM client_rates WHERE seconds > 0 AND {in_range_or_before}
+    ), sums AS (
+        SELECT told.broker_id AS broker_id, moving.minute = told.minute AS is_moving,
+               sum(bytes_out) / sum(seconds) AS read, sum(bytes_in) / sum(seconds) AS written
+        FROM told ASOF JOIN moving ON told.broker_id = moving.broker_id AND told.minute <= moving.minute
+        WHERE moving.minute - told.minute <= 60 AND moving.minute * {minute} > {since} - {minute}
+        GROUP BY ALL
+    )
+    SELECT broker_id, during.read, during.written, before.read, before.written
+    FROM (SELECT * FROM sums WHERE is_moving) AS during
+    LEFT JOIN (SELECT * FROM sums WHERE NOT is_moving) AS before USING (broker_id)
+    ORDER BY coalesce(before.read + before.written - during.read - during.written, '-inf') DESC, broker_id
+"""
+
 _WHY: Final = "SELECT why, count(*) FROM out_of_sync GROUP BY why"
 _WORST_HURT: Final = """
     SELECT {replica}, minutes FROM out_of_sync WHERE why = 'hurt' ORDER BY minutes DESC, {replica} LIMIT $most
@@ -256,7 +278,14 @@ class _Reader:
         self._tables = tables
         limits = {"since": micros(since), "until": micros(until), "minute": MINUTE_MICROS}
         in_range = "epoch_us(window_start) > {since} - {minute} AND epoch_us(window_start) < {until}"
-        self._values: dict[str, object] = {**limits, "replica": _REPLICA, "in_range": in_range.format(**limits)}
+        before = in_range.format(**limits | {"since": limits["since"] - 60 * MINUTE_MICROS})
+        in_range = in_range.format(**limits)
+        self._values: dict[str, object] = {
+            **limits,
+            "replica": _REPLICA,
+            "in_range": in_range,
+            "in_range_or_before": before,
+        }
 
     def _filled(self, query: str, **more: object) -> str:
         return query.format(**self._values, **more)
@@ -294,10 +323,12 @@ class _Reader:
 
     def _impact(self, size: int, during: float | None, apart: float | None) -> Impact:
         why = dict(self._rows(_WHY))
-        (clients,), (records,) = self._rows(_CLIENTS), self._rows(_RECORDS)
+        ((clients, waited),), ((records_during, records_apart),) = self._rows(_CLIENTS), self._rows(_RECORDS)
         worst = tuple((Replica(*row[:3]), row[3] * 60.0) for row in self._rows(_WORST_HURT, most=MOST_HURT))
         movers, hurt, away, others = (why.get(name, 0) for name in ("mover", "hurt", "away", "other"))
-        return Impact(size, movers, hurt, away, others, worst, during, apart, *clients, *records)
+        of_clients = tuple(ClientRates(*row) for row in self._rows(_OF_CLIENTS))
+        limited = (clients, waited, records_during, records_apart)
+        return Impact(size, movers, hurt, away, others, worst, during, apart, *limited, of_clients)
 
     def _costs(self, top: int) -> tuple[MoveCost, ...]:
         self._rows("CREATE VIEW hurt_spans AS SELECT *, 1 AS weight FROM ({hurt})", {"hurt": self._merged(_HURT)})

@@ -18,6 +18,27 @@ BINDING = 0.05
 
 
 @dataclass(frozen=True, slots=True)
+class ClientRates:
+    """What the clients of a broker read and wrote, in bytes/s, in minutes with throttled bytes there.
+
+    `read_before` and `written_before` are of the minutes without, up to an hour before one with; None: not sampled.
+    """
+
+    broker_id: int
+    read: float
+    written: float
+    read_before: float | None
+    written_before: float | None
+
+    @property
+    def lost(self) -> float | None:
+        """By how much clients moved less, in bytes/s; below 0 where they moved more."""
+        if self.read_before is None or self.written_before is None:
+            return None
+        return self.read_before + self.written_before - self.read - self.written
+
+
+@dataclass(frozen=True, slots=True)
 class Impact:
     """Which replicas were out of sync, and what others moved meanwhile.
 
@@ -28,6 +49,7 @@ class Impact:
       bytes and in those without; None where there was no such minute.
     - `clients` were limited by records, and waited for `waited_seconds` together. `records_during` and `records_apart`
       are their mean records/s in such minutes, over all of them.
+    - `of_clients`: what clients moved, with limits or without; the broker whose clients lost most comes first.
     """
 
     throttled_size: int
@@ -42,6 +64,7 @@ class Impact:
     waited_seconds: float
     records_during: float | None
     records_apart: float | None
+    of_clients: tuple[ClientRates, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ from weir.proxy.config.tables import Export
 from weir.proxy.export.sample import Sample, SampleSink
 from weir.proxy.export.stats import ExportStats
 from weir.proxy.log import EventLog, innermost_frame
+from weir.proxy.relay.open_link import Relayed
+from weir.proxy.relay.stats import RelayStats
 from weir.quota.counters import IntervalCounts
 from weir.quota.throttle import Throttle
 from weir.samples.limit_lines import ClientCounts, cut_clients, limit_lines
@@ -43,7 +45,8 @@ CLOSE_SECONDS = 5.0
 class Sampled:
     """What samples are of: both sides' throttles, and the clients that are limited.
 
-    `cluster_id` gives the cluster's id, None while it is not known. `clock` is the throttles': monotonic seconds.
+    `cluster_id` gives the cluster's id, None while it is not known. `relay` counts what clients' links on the leader's
+    side relay, None where none can come. `clock` is the throttles': monotonic seconds.
     """
 
     broker_id: int
@@ -51,6 +54,7 @@ class Sampled:
     throttles: Sequence[Throttle]
     clients: Iterable[Client] = ()
     cluster_id: Callable[[], str | None] = lambda: None
+    relay: RelayStats | None = None
     clock: Callable[[], float] = time.monotonic
 
 
@@ -66,6 +70,7 @@ class Exporter:
     _utc: Callable[[], float] = time.time
     _sequence: int = 0
     _began_at: float = 0.0
+    _relayed_before: Relayed = field(default_factory=Relayed)
     _taking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _running: asyncio.Task[None] | None = None
 
@@ -134,9 +139,23 @@ class Exporter:
     def _log_failed(self, error: Exception) -> None:
         self._log.error("sample_failed", error=repr(error), at=innermost_frame(error))
 
+    async def _cut_relayed(self) -> Relayed | None:
+        """Return what clients' links have relayed since the last cut."""
+        if self._sampled.relay is None:
+            return None
+        before, now = self._relayed_before, Relayed()
+        for made in self._sampled.relay.of_clients():
+            if made is None:
+                await asyncio.sleep(0)
+            else:
+                now = made
+        self._relayed_before = now
+        return Relayed(max(0, now.requests - before.requests), max(0, now.answers - before.answers))
+
     async def _encoded(
         self, key: SampleKey, cut: Sequence[tuple[Throttle, IntervalCounts]], limited: Sequence[ClientCounts]
     ) -> list[bytes]:
+        relayed = await self._cut_relayed()
         left_out = chain.from_iterable(count_left_out(throttle, counts) for throttle, counts in cut)
         for number, _ in enumerate(left_out):
             if number % PARTITIONS_PER_SLICE == 0:
@@ -161,6 +180,8 @@ class Exporter:
             quotas=found["quota"],
             limits=found["limit"],
             cluster_id=self._sampled.cluster_id(),
+            client_bytes_in=None if relayed is None else relayed.requests,
+            client_bytes_out=None if relayed is None else relayed.answers,
         )
         return [*chunks, encode_lines([end])]
 

@@ -91,6 +91,11 @@ class ReplicaFetches:
     _known_as: tuple[int, bool] = (NO_BROKER, False)  # the sender that `throttle` is for
     _spared_until: float = -math.inf  # clock seconds
 
+    @property
+    def is_replicas(self) -> bool:
+        """Whether a fetch of a replica, or of a stranger who claims to be one, has come."""
+        return self._sender[0] != NO_BROKER
+
     def decodes(self, replica_id: int, api_version: int) -> bool:
         """Return whether a fetch is a replica's, or a stranger's who claims to be one, and has to be decoded."""
         if self.is_released or not decodes_replicas(replica_id, api_version):

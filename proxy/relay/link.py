@@ -378,6 +378,11 @@ class Link:
         return Relayed(self.from_client.pump.moved, self.from_upstream.pump.moved)
 
     @property
+    def is_of_client(self) -> bool:
+        """Whether its bytes are understood, and none was a replica's fetch."""
+        return self.opaque_reason is None and not self.connection.fetches.is_replicas
+
+    @property
     def session_end(self) -> float:
         """Until when a request may be held (clock seconds)."""
         return self.connection.fetches.session_end

@@ -1,6 +1,7 @@
 """What the relay counts, as plain integers, which the metrics collector reads at each scrape."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,6 +17,10 @@ MOST_PEERS: Final = 1000
 
 OTHER_PEERS: Final = -1
 """The peer that all further replica ids are counted under."""
+
+
+LINKS_PER_PART: Final = 200
+"""About 0.1 ms of work."""
 
 
 @dataclass(slots=True)
@@ -71,12 +76,33 @@ class RelayStats:
     """The links that are open. They count their bytes themselves, so that no read pays for a total."""
     relayed_before: Relayed = field(default_factory=Relayed)
     """What links relayed that are closed."""
+    of_clients_before: Relayed = field(default_factory=Relayed)
+    """What those of them relayed that were clients'."""
+    _seen: dict[OpenLink, Relayed] = field(default_factory=dict)  # as `of_clients` saw the open ones last
+    _gone: Relayed = field(default_factory=Relayed)  # what it saw of those that closed since it began
 
     @property
     def relayed(self) -> Relayed:
         """All bytes of all links so far."""
-        all_of = [self.relayed_before, *(link.relayed for link in self.links)]
-        return Relayed(sum(one.requests for one in all_of), sum(one.answers for one in all_of))
+        return _sum(self.relayed_before, *(link.relayed for link in self.links))
+
+    def of_clients(self) -> Iterator[Relayed | None]:
+        """Yield None between two parts of a long work, and at last the bytes of all clients' links so far.
+
+        Those of links that opened meanwhile are left for the next time. They fall by a link's first bytes where these
+        turn out to be a replica's.
+        """
+        self._seen, self._gone = {}, Relayed()
+        requests = answers = 0
+        for number, link in enumerate(list(self.links), start=1):
+            if link in self.links and link.is_of_client:
+                self._seen[link] = relayed = link.relayed
+                requests += relayed.requests
+                answers += relayed.answers
+            if not number % LINKS_PER_PART:
+                yield None
+        gone, self._seen = self._gone, {}
+        yield _sum(self.of_clients_before, Relayed(requests - gone.requests, answers - gone.answers))
 
     @property
     def opaque(self) -> Counter[str]:
@@ -85,9 +111,11 @@ class RelayStats:
 
     def closed(self, link: OpenLink) -> None:
         """Note that a link is closed."""
-        before, last = self.relayed_before, link.relayed
         self.links.discard(link)
-        self.relayed_before = Relayed(before.requests + last.requests, before.answers + last.answers)
+        self.relayed_before = _sum(self.relayed_before, link.relayed)
+        self._gone = _sum(self._gone, self._seen.pop(link, Relayed()))
+        if link.is_of_client:
+            self.of_clients_before = _sum(self.of_clients_before, link.relayed)
 
     def peer_of(self, replica_id: int) -> int:
         """Return the peer that a connection of `replica_id` is counted under."""
@@ -103,3 +131,7 @@ class RelayStats:
         self.passthrough[reason] += 1
         if api_version in self.fetch_requests or len(self.fetch_requests) < MOST_VERSIONS:
             self.fetch_requests[api_version] += 1
+
+
+def _sum(*all_of: Relayed) -> Relayed:
+    return Relayed(sum(one.requests for one in all_of), sum(one.answers for one in all_of))

@@ -35,8 +35,11 @@ class Sidecar:
         self.monotonic = monotonic
         self.sequence = 0
 
-    def sample(self, *lines: Line, seconds: float = 10.0) -> bytes:
-        """A whole sample of what happened in the next `seconds`; `lines` are made by the functions below."""
+    def sample(self, *lines: Line, seconds: float = 10.0, clients: tuple[int, int] | None = None) -> bytes:
+        """A whole sample of what happened in the next `seconds`; `lines` are made by the functions below.
+
+        `clients` are the bytes in and out of clients.
+        """
         self.sequence += 1
         begin, self.monotonic = self.monotonic, self.monotonic + seconds
         self.now += timedelta(seconds=seconds)
@@ -60,6 +63,8 @@ class Sidecar:
             links=counts[LinkLine],
             quotas=counts[QuotaLine],
             limits=counts[LimitLine],
+            client_bytes_in=None if clients is None else clients[0],
+            client_bytes_out=None if clients is None else clients[1],
         )
         return encode_lines([*in_columns(_with(line, key) for line in lines), end])
 

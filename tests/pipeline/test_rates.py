@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import NOON, Sidecar, link, partition, rows, types, types_of
 from weir.pipeline.engine import SPARK
-from weir.pipeline.rates import broker_rates, partition_rates
-from weir.pipeline.tables import BROKER_RATES, PARTITION_RATES
+from weir.pipeline.rates import broker_rates, client_rates, partition_rates
+from weir.pipeline.tables import BROKER_RATES, CLIENT_RATES, PARTITION_RATES
 
 RATES = ("mean_bytes_per_second", "max_bytes_per_second", "p95_bytes_per_second", "bytes")
 
@@ -161,3 +161,15 @@ def test_highest_rate_is_that_of_a_second_at_least(frames: Frames) -> None:
 def test_sample_that_ends_with_a_window_belongs_to_it(frames: Frames) -> None:
     lines = frames.lines(Sidecar().sample(partition("t", 0, 60), seconds=60.0))
     assert rows(partition_rates(lines), "window_start", window="minute") == [("2026-11-02 12:00:00",)]
+
+
+def test_client_rates_are_of_the_samples_that_tell_of_clients(frames: Frames) -> None:
+    """The sidecar of 12:00:20 is an older one, or no client passes it; that of 12:01 had none that moved anything."""
+    sidecar = Sidecar()
+    texts = [sidecar.sample(clients=clients) for clients in ((100, 3000), None, (50, 0), None, None, None, (0, 0))]
+    table = client_rates(frames.lines(b"".join(texts)))
+    assert types_of(table) == types(CLIENT_RATES)
+    assert rows(table, "window_start", "broker_id", "seconds", "bytes_in", "bytes_out") == [
+        ("2026-11-02 12:00:00", 1, 20.0, 150, 3000),
+        ("2026-11-02 12:01:00", 1, 10.0, 0, 0),
+    ]

@@ -12,12 +12,15 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
+from tests.fakes.links import FakeLink
 from tests.proxy.exporting import START_ID, until
 from tests.sample_files import lines_of, of_kind
 from weir.protocol.records import RecordsSeen
 from weir.proxy.export.exporter import Exporter, Sampled, new_start_id
 from weir.proxy.export.sample import Sample
 from weir.proxy.log import EventLog
+from weir.proxy.relay.open_link import Relayed
+from weir.proxy.relay.stats import LINKS_PER_PART, RelayStats
 from weir.quota.fetch.settlement import count_strays
 from weir.quota.settings import SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
@@ -120,6 +123,50 @@ async def test_sample_tells_how_often_partitions_that_stay_behind_were_left_out(
     left_out = [line.left_out for line in of_kind(exporting.sink.lines, PartitionLine)]
     assert len(left_out) == 150
     assert sum(left_out) == throttle.stats.partitions_left_out
+
+
+async def test_sample_tells_what_clients_moved_in_its_interval(exporting: Exporting) -> None:
+    """Links of replicas, and those whose bytes are not understood, are no clients'; closed ones stay counted."""
+    stats = RelayStats("leader")
+    exporting.exporter._sampled = replace(exporting.exporter._sampled, relay=stats)
+    client, other, replica = FakeLink(), FakeLink(), FakeLink(is_of_client=False)
+    stats.links |= {client, other, replica}
+    exporting.exporter.start()
+    for of_client, of_other in ((30, 5), (30, 70)):
+        client.relayed, other.relayed, replica.relayed = Relayed(of_client, 2000), Relayed(of_other), Relayed(9, 10**9)
+        await exporting.exporter.take()
+    for link in (client, replica):
+        stats.closed(link)
+    await exporting.exporter.take()
+    other.is_of_client = False  # it was a replica's: its first bytes are not taken back
+    await exporting.exporter.take()
+    ends = of_kind(exporting.sink.lines, IntervalLine)
+    assert [(end.client_bytes_in, end.client_bytes_out) for end in ends] == [(35, 2000), (65, 0), (0, 0), (0, 0)]
+
+
+async def test_links_that_open_and_close_while_they_are_counted_are_told_once() -> None:
+    """Links are looked at in parts: of those that close meanwhile nothing is lost, and nothing told twice."""
+    stats = RelayStats("leader")
+    links = [FakeLink(relayed=Relayed(1, 10)) for _ in range(2 * LINKS_PER_PART)]
+    stats.links |= set(links)
+    told = stats.of_clients()
+    assert next(told) is None
+    for link in links[::2]:
+        link.relayed = Relayed(3, 30)
+        stats.closed(link)
+    stats.links.add(FakeLink(relayed=Relayed(1000, 0)))
+    *pauses, found = told
+    assert pauses == [None]
+    assert found == (4 * LINKS_PER_PART, 40 * LINKS_PER_PART)
+    *_, found = stats.of_clients()
+    assert found == (4 * LINKS_PER_PART + 1000, 40 * LINKS_PER_PART)
+
+
+async def test_sample_without_clients_tells_of_none(exporting: Exporting) -> None:
+    exporting.exporter.start()
+    await exporting.exporter.take()
+    (end,) = of_kind(exporting.sink.lines, IntervalLine)
+    assert (end.client_bytes_in, end.client_bytes_out) == (None, None)
 
 
 async def test_sample_names_the_cluster_as_soon_as_it_is_known(exporting: Exporting) -> None:

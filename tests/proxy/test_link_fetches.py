@@ -24,6 +24,7 @@ from weir.protocol.take_out import Passing
 from weir.proxy.log import EventLog
 from weir.proxy.relay import outcomes
 from weir.proxy.relay.fetches import ReplicaFetches, ThrottleFailed
+from weir.proxy.relay.open_link import Relayed
 from weir.proxy.relay.outcomes import Outcome
 from weir.proxy.relay.side import HeldFetches, Side
 from weir.proxy.relay.stats import OTHER_PEERS, RelayStats
@@ -36,6 +37,11 @@ ON_BOTH_LOOPS = True
 
 FAR = float("inf")
 """Held until something else happens."""
+
+
+def _of_clients(stats: RelayStats) -> Relayed | None:
+    *_, found = stats.of_clients()
+    return found
 
 
 def answer_to(correlation_id: int) -> bytes:
@@ -65,6 +71,38 @@ async def test_the_peer_of_an_egress_route_is_the_one_configured() -> None:
     async with relaying(peer=9) as relay:
         await relay.connect(fetch(1, 5))
         assert relay.throttle.told("link") == [("link", 9)]
+
+
+async def test_bytes_of_clients_are_told_from_those_of_replicas() -> None:
+    """What a replica asks before its first fetch counts as a client's until then; a closed connection's bytes stay."""
+    async with relaying() as relay:
+        client, broker = await relay.connect()
+        asked, answer = fetch(1, -1), fetch_response(1)
+        await client.send(asked)
+        await broker.expect(asked)
+        await broker.send(answer)
+        await client.expect(answer)
+        replica, leader = await relay.connect()
+        await replica.send(request(18, 0, 1))
+        await leader.expect(request(18, 0, 1))
+        wanted = Relayed(len(asked), len(answer))
+        assert _of_clients(relay.stats) == (wanted.requests + len(request(18, 0, 1)), wanted.answers)
+        await replica.send(fetch(2, 5))
+        await leader.expect(fetch(2, 5))
+        assert _of_clients(relay.stats) == wanted
+        for link in list(relay.stats.links):
+            link.close()
+        assert relay.stats.links == set()
+        assert _of_clients(relay.stats) == wanted
+
+
+async def test_bytes_that_are_not_understood_are_no_clients() -> None:
+    async with relaying() as relay:
+        client, broker = await relay.connect()
+        await client.send(b"\x16\x03\x01" + bytes(20))
+        await broker.expect(b"\x16\x03\x01" + bytes(20))
+        assert relay.stats.relayed.requests == 23
+        assert _of_clients(relay.stats) == Relayed()
 
 
 async def test_a_fetch_is_held_until_its_time_and_planned_with_how_long_it_was_held() -> None:

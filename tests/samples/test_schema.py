@@ -28,7 +28,7 @@ from weir.samples.schema import (
 )
 
 KEY: dict[str, Any] = {
-    "schema": 2,
+    "schema": 3,
     "broker_id": 1,
     "start_id": "20260131T235949Z-0badcafe",
     "sequence": 7,
@@ -60,7 +60,7 @@ LIMIT: dict[str, Any] = {
 }
 
 LINES_KEY = (
-    '"schema":2,"min_reader":2,"broker_id":1,"start_id":"20260131T235949Z-0badcafe","sequence":7,"begin_seconds":60.0,'
+    '"schema":3,"min_reader":2,"broker_id":1,"start_id":"20260131T235949Z-0badcafe","sequence":7,"begin_seconds":60.0,'
     '"end_seconds":70.0,"end_utc":"2026-01-31T23:59:59.123Z"'
 )
 LINES_BYTES = '"bytes_throttled":100,"bytes_unthrottled":20,"bytes_complete":110,"bytes_cut":10,"left_out":3'
@@ -115,8 +115,8 @@ COLUMNS = PartitionColumns(
 )
 
 
-def test_lines_are_written_as_version_2_has_them() -> None:
-    assert SCHEMA_VERSION == 2
+def test_lines_are_written_as_version_3_has_them() -> None:
+    assert SCHEMA_VERSION == 3
     key, values = LINES_KEY, KEY
     lines: list[Any] = [
         PartitionsLine(**values, side="leader", peer=2, topic="orders", block=0, columns=COLUMNS),
@@ -133,7 +133,7 @@ def test_lines_are_written_as_version_2_has_them() -> None:
         f'{{"kind":"limit",{key},"client_id":"connector-consumer-s3-0","role":"sink","entry":"connector-*",'
         '"limit_group":"connector-consumer-s3-0","records":9990,"record_rate_avg":999.0,"record_rate_max":1025,'
         '"throttled_ratio":0.87,"share":0.5,"connector":"s3","task":0,"record_rate_limit":1000.0}',
-        end[:-1] + ',"limits":0,"cluster_id":null}',
+        end[:-1] + ',"limits":0,"cluster_id":null,"client_bytes_in":null,"client_bytes_out":null}',
     ]
     assert encode_lines(lines).decode() == "".join(f"{text}\n" for text in texts)
     assert [decode_line(text) for text in texts] == lines
@@ -184,8 +184,8 @@ def test_line_that_only_newer_readers_understand_is_refused_as_such(change: tupl
 
 def test_line_of_a_newer_version_with_more_fields_is_read() -> None:
     text, line = LINES[0]
-    newer = text.replace('"schema":2,"min_reader":2', f'{NEWER}:{SCHEMA_VERSION},"colour":"blue"')
-    assert decode_line(newer) == msgspec.structs.replace(line, schema=SCHEMA_VERSION + 1)
+    newer = text.replace('"schema":3,"min_reader":2', f'{NEWER}:{SCHEMA_VERSION},"colour":"blue"')
+    assert decode_line(newer) == msgspec.structs.replace(line, schema=SCHEMA_VERSION + 1, min_reader=SCHEMA_VERSION)
 
 
 @pytest.mark.parametrize("text", ["", "{}", LINES[0][0].replace('"peer":2,', ""), LINES[0][0][:-1]])

@@ -21,7 +21,7 @@ from weir.pipeline.tables import ALL_TABLES
 TABLES: Mapping[str, Callable[[Day], Iterator[Row]]] = {
     function.__name__: function
     for function in (
-        *(rates.partition_rates, rates.broker_rates, rates.broker_samples, rates.limits),
+        *(rates.partition_rates, rates.broker_rates, rates.broker_samples, rates.limits, rates.client_rates),
         *(accuracy.throttle_accuracy, accuracy.throttle_minutes),
         *(spans.moves, spans.replica_lag, spans.behind_minutes),
         *(coverage.coverage, coverage.absences, coverage.quarantine),

@@ -32,6 +32,7 @@ HOUR = timedelta(hours=1)
 MICROSECOND = timedelta(microseconds=1)
 SHOWN = 1100
 _BYTES = ("bytes_throttled", "bytes_unthrottled")
+_OF_CLIENTS = ("client_bytes_in", "client_bytes_out")
 
 
 @dataclass(slots=True)
@@ -184,7 +185,7 @@ def _good(text: bytes) -> Line | str | None:
         line = msgspec.convert(value, kind)
     except msgspec.ValidationError:
         return "wrong_type"
-    if any(getattr(line, name, 0) < 0 for name in (*_BYTES, "bytes", "records")):
+    if any((getattr(line, name, 0) or 0) < 0 for name in (*_BYTES, *_OF_CLIENTS, "bytes", "records")):
         return "negative_bytes"
     if any(isinstance(told, str) and len(told) > SHOWN for told in value.values()):
         return "too_long"

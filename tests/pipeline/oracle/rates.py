@@ -127,6 +127,21 @@ def broker_samples(day: Day) -> Iterator[Row]:
             }
 
 
+def client_rates(day: Day) -> Iterator[Row]:
+    """Yield what clients moved at each broker in each minute of which any sample tells."""
+    for window, start, by_broker in _windows(day):
+        for broker_id, samples in by_broker.items() if window == "minute" else ():
+            told = [(sample, end) for sample in samples if (end := sample.interval) and end.client_bytes_in is not None]
+            if told:
+                yield {
+                    "window_start": start,
+                    "broker_id": broker_id,
+                    "seconds": sum(sample.seconds for sample, _ in told),
+                    "bytes_in": sum(end.client_bytes_in or 0 for _, end in told),
+                    "bytes_out": sum(end.client_bytes_out or 0 for _, end in told),
+                }
+
+
 def _greatest(values: Iterable[Any]) -> Any:
     return max((value for value in values if value is not None), default=None)
 

@@ -32,13 +32,13 @@ def spoil(text: bytes, numbers: random.Random) -> bytes:
         elif kind in ("quota", "limit"):
             line["bytes" if kind == "quota" else "records"] = -1
         else:
-            line["end_seconds"] = line["begin_seconds"]
+            line["client_bytes_out"] = -1
     elif how == "too_long":
         line["start_id"] = "x" * 3000
     else:
         changed: dict[str, dict[str, Any]] = {
             "wrong_type": {"broker_id": 1.5},
-            "newer_schema": {"schema": 3, "min_reader": 3},
+            "newer_schema": {"schema": 4, "min_reader": 4},
             "unknown_kind": {"kind": "comet"},
             "missing_field": {"start_id": None},
             "bad_time": {"end_utc": "yesterday"},

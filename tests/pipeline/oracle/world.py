@@ -236,7 +236,7 @@ class _Broker:
         for (side, name), of in list(self.quotas.items()):
             lines += self._of_quota(side, name, of, monotonic, end)
         lines += self._limits()
-        text = self.sidecar.sample(*lines, seconds=seconds)
+        text = self.sidecar.sample(*lines, seconds=seconds, clients=self._clients())
         self.sidecar.monotonic = round(self.sidecar.monotonic, 3)
         return text
 
@@ -317,6 +317,14 @@ class _Broker:
             else:
                 of.mode = None if of.mode else "observe"
         yield _in_force(numbers, side, name, of, middle, end)
+
+    def _clients(self) -> tuple[int, int] | None:
+        numbers = self.numbers
+        return (
+            None
+            if numbers.random() < 0.2
+            else (numbers.choice([0, numbers.randrange(10**6)]), numbers.randrange(10**9))
+        )
 
     def _limits(self) -> Iterator[Line]:
         numbers = self.numbers

@@ -8,7 +8,15 @@ from typing import Final
 
 import duckdb
 
-from weir.pipeline.tables import BROKER_RATES, MOVES, PARTITION_RATES, REPLICA_LAG, THROTTLE_ACCURACY, Table
+from weir.pipeline.tables import (
+    BROKER_RATES,
+    CLIENT_RATES,
+    MOVES,
+    PARTITION_RATES,
+    REPLICA_LAG,
+    THROTTLE_ACCURACY,
+    Table,
+)
 
 DAY: Final = datetime(2026, 11, 2, tzinfo=UTC)
 
@@ -65,6 +73,17 @@ _BROKER_RATES: Final = """
     FROM rates GROUP BY ALL
 """
 
+# Clients read a little less while replicas move.
+_CLIENT_RATES: Final = """
+    SELECT $day + minute * INTERVAL 1 MINUTE AS window_start, broker_id, 60.0 AS seconds,
+           CAST(60 * 6e6 * rate AS BIGINT) AS bytes_in,
+           CAST(60 * 43e6 * rate * CASE WHEN minute BETWEEN $first AND $last THEN 0.9 ELSE 1 END AS BIGINT) AS bytes_out
+    FROM (SELECT *, (1 + 0.3 * sin((minute / 1440.0 - 0.3) * 2 * pi()))
+                    * (0.9 + 0.2 * (hash(minute, broker_id) % 1000) / 1000.0) AS rate
+          FROM range($minutes) AS m(minute), range(1, $brokers + 1) AS b(broker_id))
+    WHERE NOT (broker_id = $brokers AND minute BETWEEN $away AND $back)
+"""
+
 # In force while replicas move, and for the broker that comes back.
 _ACCURACY: Final = """
     SELECT side || '.replication.throttled.rate' AS quota_id, broker_id, side, $quota AS rate_bytes_per_second,
@@ -113,6 +132,7 @@ _LAG: Final = """
 _QUERIES: Final = (
     (PARTITION_RATES, _PARTITION_RATES),
     (BROKER_RATES, _BROKER_RATES),
+    (CLIENT_RATES, _CLIENT_RATES),
     (THROTTLE_ACCURACY, _ACCURACY),
     (MOVES, _MOVES),
     (REPLICA_LAG, _LAG),

@@ -13,6 +13,7 @@ from weir.pipeline.tables import (
     BEHIND_MINUTES,
     BROKER_RATES,
     BROKER_SAMPLES,
+    CLIENT_RATES,
     COVERAGE,
     LIMITS,
     MOVES,
@@ -44,8 +45,8 @@ class Past:
     def write(self) -> Path:
         """Write all tables; of those without rows, one as an empty day leaves it."""
         days = {day for _, day in self._rows} or {START}
-        has_limits = any(name == LIMITS.name for name, _ in self._rows)
-        for table in (*TABLES, LIMITS) if has_limits else TABLES:  # older tables have none of limits
+        named = {name for name, _ in self._rows}
+        for table in (*TABLES, *(of for of in (LIMITS, CLIENT_RATES) if of.name in named)):  # older tables lack these
             for day in days:
                 rows = self._rows.get((table.name, day), [])
                 write(self.folder, table, rows, f"date={day:%Y-%m-%d}/part-0.parquet")
@@ -237,3 +238,17 @@ def limited(client_id: str, records: int, start: datetime = START, *, waited: fl
         "throttled_ratio": waited,
     }
     return {**row, **other}
+
+
+def client_minutes(broker_id: int, *rates: tuple[float, float], start: datetime = START) -> list[Row]:
+    """Successive minutes, each with what clients read and wrote a second."""
+    return [
+        {
+            "window_start": (start + minutes(number)).isoformat(),
+            "broker_id": broker_id,
+            "seconds": 60.0,
+            "bytes_in": int(60 * written),
+            "bytes_out": int(60 * read),
+        }
+        for number, (read, written) in enumerate(rates)
+    ]

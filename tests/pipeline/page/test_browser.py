@@ -53,7 +53,7 @@ def test_page_has_all_its_parts_and_fetches_nothing(browser: Browser, page: Path
     assert _texts(browser, "h2") == ["Answers", *HEADINGS]
     assert _texts(browser, "nav a") == HEADINGS
     assert _texts(browser, "section.broker h3") == ["Broker 1", "Broker 2", "Broker 3"]
-    assert _texts(browser, "h4") == ["Leader side", "Follower side"] * 3
+    assert _texts(browser, "h4") == ["Leader side", "Follower side", "Clients"] * 3
     assert browser.evaluate("document.querySelectorAll('#rates path.quota').length") == 6
     assert len(_texts(browser, "#partitions .name b")) == 20
     assert _texts(browser, "#partitions .note")[1].endswith("55 partitions; 35 are left out.")

@@ -6,11 +6,18 @@ from datetime import timedelta
 
 import pytest
 
-from tests.pipeline.page.past import Past, broker_minutes, minutes, partition_rate, quota
+from tests.pipeline.page.past import Past, broker_minutes, broker_sample, client_minutes, minutes, partition_rate, quota
 from tests.pipeline.parquet import HOUR, MINUTE, START, broker_rate
-from weir.pipeline.page.contents import BrokerSide, PartitionBytes, Replication
+from weir.pipeline.page.contents import BrokerClients, BrokerSide, PartitionBytes, Replication
 from weir.pipeline.page.read import read_page
-from weir.pipeline.tables import BROKER_RATES, PARTITION_RATES, THROTTLE_ACCURACY, WINDOW_SECONDS
+from weir.pipeline.tables import (
+    BROKER_RATES,
+    BROKER_SAMPLES,
+    CLIENT_RATES,
+    PARTITION_RATES,
+    THROTTLE_ACCURACY,
+    WINDOW_SECONDS,
+)
 
 pytestmark = pytest.mark.long
 
@@ -147,3 +154,23 @@ def test_side_without_throttled_replicas_is_all_others(past: Past) -> None:
     assert side == BrokerSide(
         1, "leader", Replication(0, 0, 0, (None,), (None,)), Replication(360, 6, 6, (6,), (6,)), (None,)
     )
+
+
+def test_clients_have_a_mean_for_each_column_and_gaps(past: Past) -> None:
+    """Two minutes a column. Brokers that no client passed, or that are not shown, have none."""
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", *[(9, 0)] * 100))
+    past.put(BROKER_RATES, *broker_minutes(2, "leader", *[(5, 0)] * 100))
+    past.put(BROKER_RATES, *broker_minutes(3, "leader", *[(1, 0)] * 100))
+    short = {**client_minutes(1, (10, 0), start=START + minutes(2))[0], "seconds": 20.0}
+    past.put(CLIENT_RATES, *client_minutes(1, (40, 10), (20, 0)), short, *client_minutes(2, *[(0, 0)] * 9))
+    past.put(CLIENT_RATES, *client_minutes(3, (7, 7)))
+    (of,) = read_page(past.write(), None, None, 2).brokers.clients
+    assert (of.broker_id, of.read[:3], of.written[:3]) == (1, (30, 30, None), (5, 0, None))
+    assert len(of.read) == len(of.written) == 50
+
+
+def test_columns_shorter_than_a_minute_have_the_rate_of_their_minute(past: Past) -> None:
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", (5, 5), (5, 5)))
+    past.put(BROKER_SAMPLES, *(broker_sample(START + minutes(number / 2), 30, 0, 50) for number in range(3)))
+    past.put(CLIENT_RATES, *client_minutes(1, (30, 20), (40, 10)))
+    assert read_page(past.write(), None, None, 9).brokers.clients == (BrokerClients(1, (30, 30, 40), (20, 20, 10)),)

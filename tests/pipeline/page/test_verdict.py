@@ -12,7 +12,18 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.pipeline.page.past import Past, absence, behind_minute, broker_minutes, lag, limited, minutes, move, quota
+from tests.pipeline.page.past import (
+    Past,
+    absence,
+    behind_minute,
+    broker_minutes,
+    client_minutes,
+    lag,
+    limited,
+    minutes,
+    move,
+    quota,
+)
 from tests.pipeline.page.past import quota_minute as quota_minute_of
 from tests.pipeline.page.verdict_oracle import Expected, ReplicaKey, Row
 from tests.pipeline.parquet import START
@@ -26,6 +37,7 @@ from weir.pipeline.tables import (
     ALL_TABLES,
     BEHIND_MINUTES,
     BROKER_RATES,
+    CLIENT_RATES,
     LIMITS,
     MOVES,
     REPLICA_LAG,
@@ -87,6 +99,11 @@ class World:
                 moved = (numbers.choice([0, 0, numbers.random() * 10**6]), numbers.random() * 10**6)
                 for rates in broker_minutes(broker_id, side, moved, start=minute):
                     self._put(BROKER_RATES, rates, minute)
+                if numbers.random() < 0.6:
+                    of_clients = client_minutes(
+                        broker_id, (numbers.random() * 1e8, numbers.random() * 1e7), start=minute
+                    )
+                    self._put(CLIENT_RATES, {**of_clients[0], "seconds": numbers.choice([60.0, 12.5])}, minute)
                 if number % 7 == broker_id and side == "leader":
                     self._put(LIMITS, limited(f"c-{broker_id}", number, minute), minute)
                 for quota_id in (name, "second")[: numbers.choice([0, 1, 2])]:
@@ -150,6 +167,8 @@ class World:
 
 
 def _about(wanted: object) -> Any:
+    if isinstance(wanted, list):
+        return [_about(one) for one in wanted]
     return None if wanted is None else pytest.approx(wanted, rel=1e-9, abs=1e-6)
 
 
@@ -191,6 +210,8 @@ def _check_impact(found: Verdict, wanted: Expected) -> None:
     assert [(key_of(replica), seconds) for replica, seconds in impact.worst_hurt] == wanted.worst_hurt()
     during, apart, size = wanted.others()
     assert [impact.during, impact.apart, impact.throttled_size] == [_about(during), _about(apart), size]
+    found_rates = {of.broker_id: [of.read, of.written, of.read_before, of.written_before] for of in impact.of_clients}
+    assert found_rates == {broker_id: _about(rates) for broker_id, rates in wanted.of_clients().items()}
     assert [impact.records_during, impact.records_apart] == [_about(rate) for rate in wanted.records()]
 
 
@@ -269,6 +290,28 @@ def test_answers_tell_what_the_throttle_did(moving: Past) -> None:
         " that already. The quota bound for 100% of the last hour. It bound for 50% of all the time, 50% by night (22"
         " to 6). Other replication took at most 4 MB/s there, 4 MB/s by night.",
     ]
+
+
+def test_clients_are_told_beside_throttled_bytes_and_in_the_hour_before(past: Past) -> None:
+    """Broker 1 moves from 01:30 to 01:40, and its clients fall by 2 MB/s: at 00:20 they did as they like."""
+    start = START + minutes(90)
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", *[(1e6, 0)] * 10, start=start))
+    past.put(BROKER_RATES, *broker_minutes(2, "leader", *[(1e6, 0)] * 10, start=start))
+    past.put(CLIENT_RATES, *client_minutes(1, *[(9e6, 9e6)] * 30, *[(43e6, 5e6)] * 60, *[(41e6, 5e6)] * 10))
+    past.put(CLIENT_RATES, *client_minutes(2, *[(1e6, 2e6)] * 10, start=start))
+    past.put(CLIENT_RATES, *client_minutes(3, *[(8e6, 8e6)] * 100))
+    verdict = read_page(past.write(), None, None, 9).verdict
+    assert verdict is not None
+    protected = answers(verdict, UTC)[0]
+    assert protected.sentence.endswith(
+        " Clients of broker 1 read 41 MB/s and wrote 5 MB/s meanwhile, 43 MB/s and 5 MB/s in the hour before, the"
+        " largest fall of 2 brokers' clients."
+    )
+    assert protected.details == ("Clients of broker 2 read 1 MB/s and wrote 2 MB/s meanwhile",)
+    more = replace(verdict.impact.of_clients[0], read=44e6)
+    rising = replace(verdict.impact, of_clients=(more, *verdict.impact.of_clients[1:]))
+    protected = answers(replace(verdict, impact=rising), UTC)[0]
+    assert protected.sentence.endswith(" 43 MB/s and 5 MB/s in the hour before: no fall of 2 brokers' clients.")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from tests.pipeline.page.past import (
     Past,
     absence,
     broker_minutes,
+    client_minutes,
     coverage,
     lag,
     minutes,
@@ -38,6 +39,7 @@ from weir.pipeline.page.write import page_of, summary
 from weir.pipeline.tables import (
     ABSENCES,
     BROKER_RATES,
+    CLIENT_RATES,
     COVERAGE,
     MOVES,
     PARTITION_RATES,
@@ -320,3 +322,23 @@ def test_only_what_is_beyond_the_promise_is_red(past: Past, policy: str, worst: 
     past.put(BROKER_RATES, *broker_minutes(1, "leader", (1, 1)))
     past.put(THROTTLE_ACCURACY, row)
     assert ('class="over"' in page_of(read_page(past.write(), None, None, 9), UTC)) is is_red
+
+
+def test_clients_are_drawn_below_their_broker_on_one_scale(past: Past) -> None:
+    """Of broker 2 half as much was read as of broker 1, and of broker 3 nothing is known."""
+    past.put(BROKER_RATES, *(row for broker_id in (1, 2, 3) for row in broker_minutes(broker_id, "leader", (5, 5))))
+    past.put(CLIENT_RATES, *client_minutes(1, (10**6, 10**5)), *client_minutes(2, (5 * 10**5, 10**5)))
+    page = page_of(read_page(past.write(), None, None, 9), UTC)
+    assert page.count("<h4>Clients</h4>") == 2
+    assert "2026-11-02 00:00 UTC: clients read 1 MB/s and wrote 100 kB/s" in page
+    assert "mean: read 500 kB/s (highest 500 kB/s), written 100 kB/s" in page
+    heights = [int(height) for height in re.findall(r'class="area read" d="M0 (\d+)L', page)]
+    tops = [int(top) for top in re.findall(r'class="area read" d="M0 \d+L0 (\d+)H', page)]
+    assert heights[0] == heights[1] == 909  # both have their line of 0 there: 1.08 above it, 0.108 below
+    assert heights[0] - tops[0] == pytest.approx(2 * (heights[1] - tops[1]), abs=2)
+
+
+def test_page_without_clients_says_nothing_of_them(past: Past) -> None:
+    past.put(BROKER_RATES, *broker_minutes(1, "leader", (5, 5)))
+    assert "lients</h4>" not in (page := page_of(read_page(past.write(), None, None, 9), UTC))
+    assert "by clients" not in page

@@ -136,6 +136,34 @@ class Expected:
             for found in ([minute for minute in moving if moving[minute] is is_moving] for is_moving in (True, False))
         ]
 
+    def of_clients(self) -> dict[int, list[float | None]]:
+        """By broker: what clients read and wrote a second in its minutes with throttled bytes, and in those before."""
+        first = math.floor((self._since - MINUTE) / MINUTE) + 1
+        moving: defaultdict[int, set[int]] = defaultdict(set)
+        for row in self._rows["broker_rates"]:
+            is_told = row["window"] == "minute" and row["throttled"] and row["bytes"] > 0
+            if is_told and first - 60 <= self._minute(row) and self._minute(row) * MINUTE < self._until:
+                moving[row["broker_id"]].add(self._minute(row))
+        found: dict[int, list[float | None]] = {}
+        for broker_id, minutes in moving.items():
+            sums: defaultdict[bool, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+            for row in self._rows["client_rates"]:
+                minute = self._minute(row)
+                is_moving = minute in minutes
+                later = min((of for of in minutes if of > minute), default=0)
+                if row["broker_id"] != broker_id or minute < first - 60 or minute * MINUTE >= self._until:
+                    continue
+                if minute >= first if is_moving else first <= later <= minute + 60:
+                    for place, name in enumerate(("bytes_out", "bytes_in", "seconds")):
+                        sums[is_moving][place] += row[name]
+            if True in sums:
+                rates = [
+                    [of / seconds for of in both] if seconds else [None] * 2
+                    for *both, seconds in (sums[True], sums[False])
+                ]
+                found[broker_id] = [*rates[0], *rates[1]]
+        return found
+
     def quota_minutes(self) -> dict[tuple[int, str, int], tuple[float, float]]:
         """By broker, side and minute: seconds held back, and seconds with throttled replicas."""
         sums: defaultdict[tuple[int, str, int, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
