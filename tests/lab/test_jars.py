@@ -54,6 +54,12 @@ def test_hdfs_of_the_tests_is_of_the_hadoop_that_spark_comes_with() -> None:
     assert (Path(pyspark.__file__).parent / "jars" / client).is_file()
 
 
+def test_s3a_of_the_tests_is_of_the_hadoop_that_spark_comes_with() -> None:
+    (connector,) = (jar for jar in read_manifest("spark-s3") if "hadoop-aws" in jar.path)
+    client = f"hadoop-client-api-{connector.coordinates[2]}.jar"
+    assert (Path(pyspark.__file__).parent / "jars" / client).is_file()
+
+
 def test_connector_of_the_tests_is_for_the_scala_that_spark_comes_with() -> None:
     (connector,) = (jar for jar in read_manifest("spark-kafka") if "spark-sql-kafka" in jar.path)
     scala = connector.coordinates[1].rpartition("_")[2]
