@@ -22,7 +22,7 @@ from tests.fakes.metadata_broker import metadata_broker
 from tests.fakes.servers import serving
 from tests.proxy.cluster_broker import Broker as ClusterBroker
 from tests.proxy.exporting import until
-from tests.sample_files import lines_in
+from tests.sample_files import lines_in, of_kind
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
 from weir.proxy.admin import history
 from weir.proxy.cluster import upstream_probe
@@ -555,6 +555,26 @@ async def test_sidecar_exports_to_its_last_moment_and_counts_the_samples(broker:
     assert isinstance(link, LinkLine) and isinstance(end, IntervalLine)
     assert (end.broker_id, end.sequence, end.version, end.interval_seconds) == (1, 1, "1.2.3", 10.0)
     assert (link.side, link.peer, link.connections) == ("leader", 2, 1)
+
+
+@pytest.mark.parametrize("has_ingress", [True, False])
+async def test_sidecar_exports_what_clients_move_on_the_leaders_side(
+    broker: Broker, tmp_path: Path, has_ingress: bool
+) -> None:
+    """What passes on the other side is the broker's own."""
+    config = configured(broker, f'[export]\ndirectory = "{tmp_path}"')
+    sidecar = Sidecar(config if has_ingress else msgspec.structs.replace(config, ingress=()), "1.2.3")
+    await sidecar.start()
+    for listener in sidecar.listeners:
+        reader, writer = await asyncio.open_connection(listener.address.host, listener.address.port)
+        for _ in range(1 if listener.side.stats.side == "leader" else 3):
+            writer.write(bytes.fromhex("0000000a 0012 0000 00000007 ffff"))
+            await reader.readexactly(14)
+        writer.close()
+    await sidecar.drain()
+    await sidecar.close()
+    (end,) = of_kind(lines_in(tmp_path), IntervalLine)
+    assert (end.client_bytes_in, end.client_bytes_out) == ((14, 14) if has_ingress else (None, None))
 
 
 async def test_sidecar_without_export_counts_nothing_for_samples(broker: Broker) -> None:
