@@ -69,6 +69,11 @@ class PacedLimiter:
         self._free_at = now - late + seconds
         return seconds
 
+    def owe(self, seconds: float) -> None:
+        """Have at least so much time still to be taken."""
+        if self._limit is not None:
+            self._free_at = max(self._free_at, self._clock() + seconds)
+
     def throttle_time(self) -> float:
         """Return the time that is still to be taken."""
         return max(0.0, self._free_at - self._clock())

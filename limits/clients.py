@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from weir.limits.group import Group, Waiting
@@ -18,6 +18,10 @@ OnFault = Callable[[str, str, str], None]
 """Told of a limiter that was disabled: the client or what shares the limiter, the limiter's name, and the reason."""
 
 GroupKey = tuple[str, str, str]  # the rule's pattern, what it is per, and the group's name: no two rules have the same
+
+
+Owed = tuple[str, str, str, float]
+"""A group's key, and the seconds of its whole limit that it owes."""
 
 
 class Client:
@@ -73,6 +77,14 @@ class Client:
         """Return how many seconds the next request has to wait: the longest of all pauses, never their sum."""
         groups = self._groups
         return groups[0].pause() if len(groups) == 1 else max([group.pause() for group in groups], default=0.0)
+
+    def owed(self) -> list[Owed]:
+        """Return what its groups owe."""
+        return [
+            (group.rule.pattern, group.rule.per, group.rule.group_of(self.client_id), owed)
+            for group in self._groups
+            if (owed := group.owed) > 0
+        ]
 
     def expected_wait(self) -> float:
         """Return how many seconds a request that comes next will wait, behind all that are in line."""
@@ -149,6 +161,16 @@ class Clients:
                 oldest, _ = self._wanted.popitem(last=False)
                 self._drop_unused([group for one, group in self._groups.items() if one == oldest])
         return True
+
+    def owed(self) -> list[Owed]:
+        """Return what all groups owe."""
+        return [(*key, owed) for key, group in self._groups.items() if (owed := group.owed) > 0]
+
+    def owe(self, owed: Iterable[Owed]) -> None:
+        """Have groups owe at least that, as they did in the process before. What has no rule any more is left out."""
+        for pattern, per, name, seconds in owed:
+            if self.want_group((pattern, per, name)):
+                self._groups[pattern, per, name].owe(seconds)
 
     def __iter__(self) -> Iterator[Client]:
         """Yield the clients seen lately."""

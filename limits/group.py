@@ -137,6 +137,16 @@ class Group:
                 longest = seconds
         return longest / self._slowed.speed
 
+    @property
+    def owed(self) -> float:
+        """The seconds of the whole limit that the next request has to wait for."""
+        return self.pause() * self._slowed.speed
+
+    def owe(self, seconds: float) -> None:
+        """Owe at least so many seconds of the whole limit: what passed was counted by the process before."""
+        for limiter in self._limiters.values():
+            limiter.owe(seconds)
+
     def expected_wait(self) -> float:
         """Return how many seconds a request that comes next will wait: for the pause, and for those in line."""
         return self.pause() + self._mean / self._slowed.speed * sum([not who.is_idle for who in self._line])

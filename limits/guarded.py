@@ -63,6 +63,11 @@ class GuardedLimiter:
         if (limiter := self._limiter) is not None:
             self._called("configure", lambda: limiter.configure(settings))
 
+    def owe(self, seconds: float) -> None:
+        """Have it owe at least so many seconds of its clock. Those of others know no debt that is not their own."""
+        if isinstance(self._limiter, PacedLimiter):
+            self._limiter.owe(seconds)
+
     def accumulate(self, batches: Sequence[Batch]) -> None:
         """Account for batches."""
         if (limiter := self._limiter) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from weir.limits.clients import Clients
 from weir.proxy.admin.http import AdminServer
 from weir.proxy.capture.capture import Capture
 from weir.proxy.config.address import numeric_address
@@ -24,6 +25,7 @@ class Estate:
 
     throttle: LayeredThrottle
     limits: LimitLayers
+    clients: Clients
     capture: Capture | None
     listeners: list[Listener]
     admin: AdminServer
@@ -39,7 +41,7 @@ class Estate:
         known = {broker: list(map(str, found)) for broker, found in brokers.items()}
         is_captured = self.capture is not None and self.capture.is_in
         pause = None if self.capture is None else self.capture.pause.handed_over()
-        heir.tell(State(brokers=known, is_captured=is_captured, pause=pause))
+        heir.tell(State(brokers=known, is_captured=is_captured, pause=pause, owed=self.clients.owed()))
         for listener in self.listeners:
             if listener.descriptor is not None:
                 heir.tell(Listens(listener.name), listener.descriptor)
@@ -55,6 +57,7 @@ class Estate:
         state, settings = inherited.state, inherited.settings
         await self.throttle.take_over(one for one in settings if one.of == "throttle")
         self.limits.take_over(one for one in settings if one.of == "limits")
+        self.clients.owe(state.owed)
         brokers = {
             broker: frozenset(address for one in found if (address := numeric_address(one)) is not None)
             for broker, found in state.brokers.items()

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from weir.limits.clients import Owed
 from weir.proxy.config.address import Address
 from weir.proxy.expiry import Setting
 from weir.proxy.relay.link import Link
@@ -50,11 +51,15 @@ class Reached(msgspec.Struct, frozen=True, tag="reached"):
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True, tag="state"):
-    """What the old process knows of the cluster and of its capture. `pause` is the body that began a pause."""
+    """What the old process knows of the cluster, its capture and its clients.
+
+    `pause` is the body that began a pause; `owed` is what limited clients owe.
+    """
 
     brokers: dict[int, list[str]] = {}
     is_captured: bool = False
     pause: dict[str, Any] | None = None
+    owed: list[Owed] = []
 
 
 class Listens(msgspec.Struct, frozen=True, tag="listens"):

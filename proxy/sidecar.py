@@ -170,7 +170,10 @@ class Sidecar:
         )
         self._admin = AdminServer(self.shown, self.log, access)
         admin_name = f"admin {config.admin.listen}"
-        self._estate = Estate(self.throttle, self.client_limits, self.capture, self.listeners, self._admin, admin_name)
+        self._estate = Estate(
+            *(self.throttle, self.client_limits, self.limits.clients, self.capture, self.listeners),
+            *(self._admin, admin_name),
+        )
         self._apply_limits()
         self._exporter: Exporter | None = None
         self._is_prepared = False

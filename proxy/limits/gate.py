@@ -31,7 +31,7 @@ from weir.protocol.steps import Steps
 from weir.proxy.limits.produce_answer import ProduceAnswer
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.relay.open_link import OpenLink
-from weir.proxy.relay.outcomes import Answer, Forward, Hold, Outcome, Pass
+from weir.proxy.relay.outcomes import Answer, Forward, Hold, Outcome, Pass, Standing
 from weir.proxy.relay.side import Side
 
 LOOK_SECONDS: Final = 0.2
@@ -73,6 +73,8 @@ class LinkGate:
         self._produces = 0  # requests that wait for an answer
         self._answered: deque[float] = deque(maxlen=_MOST_IN_FLIGHT)
         """When the last of them were answered; those before none waited count as answered when the next one came."""
+        self._sent_before = 0  # requests at most that were sent behind these to another process
+        self._since: float | None = None  # since when the request is held, or was: then the next one is the same
 
     @property
     def is_idle(self) -> bool:
@@ -104,8 +106,12 @@ class LinkGate:
         if request.may_be_replicas:
             return self._not_counted()
         now = self._stage.clock()
-        if not self._produces and request.head.api_key == PRODUCE:
-            self._answered.extend([now] * _MOST_IN_FLIGHT)
+        since, self._since = now if self._since is None else self._since, None
+        if request.head.api_key == PRODUCE:
+            if self._sent_before:
+                self._sent_before -= 1
+            elif not self._produces:
+                self._answered.extend([now] * _MOST_IN_FLIGHT)
         wait = self._asks(client)
         if wait <= 0:
             return self._goes(request, client)
@@ -114,11 +120,23 @@ class LinkGate:
             return Pass()
         if request.head.api_key == PRODUCE and self._is_urgent(client, now):
             return self._cut(request, client)
-        return self._hold(request, client, wait, now, now, self._held_until(request, now))
+        return self._hold(request, client, wait, now, since, self._held_until(request, since))
 
     def wake(self) -> None:
         """Have the held request decided about again."""
         self._side.held.wake((self._link,))
+
+    def standing(self, *, sends: bool) -> Standing:
+        """Return what the client owes, and when its last requests were answered."""
+        owed = () if self._known is None else tuple(self._known.owed())
+        return Standing(owed, tuple(self._answered), self._since) if sends else Standing(owed)
+
+    def go_on_from(self, before: Standing) -> None:
+        """Owe that too. What was sent to the process before waits no longer than it would have there."""
+        self._stage.clients.owe(before.owed)
+        self._answered.extend(before.answered)
+        self._sent_before = len(before.answered)
+        self._since = before.since
 
     def gone(self) -> None:
         """Leave the lines."""
@@ -131,13 +149,13 @@ class LinkGate:
             client.rates.waited(self)
             client.leaves(self)
 
-    def _held_until(self, request: RequestBegins, now: float) -> float:
-        """Return until when a request that comes now may be held (clock seconds).
+    def _held_until(self, request: RequestBegins, came_at: float) -> float:
+        """Return until when a request that came then may be held (clock seconds).
 
         A producer may have sent it long ago, behind others that were held: at the earliest when the fifth one before it
         was answered.
         """
-        kind, sent_at = _kind(request), now
+        kind, sent_at = _kind(request), came_at
         if kind in ("produce", "transaction"):
             sent_at = self._answered[0]
         rounded = ROUNDED_SECONDS if kind == "fetch" else 0.0
@@ -154,7 +172,7 @@ class LinkGate:
         return wait
 
     def _goes(self, request: RequestBegins, client: Client) -> Pass:
-        self._held = None
+        self._held = self._since = None
         if self._has_waited:
             client.goes(self)
             client.rates.waited(self)
@@ -163,7 +181,7 @@ class LinkGate:
     def _hold(
         self, request: RequestBegins, client: Client, wait: float, now: float, since: float, until: float
     ) -> Hold:
-        self._held = request
+        self._held, self._since = request, since
         client.rates.waits(self, since)
         again = min(now + min(wait, LOOK_SECONDS), until)
         return Hold(again, partial(self._again, request, client, since, until))
@@ -176,7 +194,7 @@ class LinkGate:
             return self._shortened(request, self._goes(request, client), now - since)
         if now < until and not self._gives_way(request, client):
             return self._hold(request, client, wait, now, since, until)
-        self._held = None
+        self._held = self._since = None
         client.rates.waited(self)
         head, answer, data = request.head, _empty_answer(request), request.sender.asking_for_no_records()
         if answer is None and data is None:
@@ -262,6 +280,7 @@ class LinkGate:
         if self._held is not None and self._client is not None:
             self._client.answered(self)
         else:
+            self._sent_before = 0
             self.gone()
 
 

@@ -235,9 +235,11 @@ class Connection:
             return with_size(self._held.frame)
         return b"" if self._held is None else self.requests.held_head
 
-    def go_on_from(self, opaque_reason: OpaqueReason | None, session_end: float) -> None:
+    def go_on_from(self, opaque_reason: OpaqueReason | None, session_end: float, standing: outcomes.Standing) -> None:
         """Begin in the middle of a connection, between two requests."""
         self.fetches.session_end = session_end
+        if self.gate is not None:
+            self.gate.go_on_from(standing)
         if opaque_reason is not None:
             self.requests.opaque = True
             self._take_event(BecameOpaque(opaque_reason))

@@ -21,7 +21,7 @@ from weir.proxy.relay.direction import Direction
 from weir.proxy.relay.fetches import ReplicaFetches, ThrottleFailed
 from weir.proxy.relay.link_reports import LinkReports
 from weir.proxy.relay.open_link import HandedOver, Relayed, Sender, Why
-from weir.proxy.relay.outcomes import Hold
+from weir.proxy.relay.outcomes import Hold, Standing
 from weir.proxy.relay.passage import Passage
 from weir.proxy.relay.pump import BLOCKED, IN_LINE, UNTAKEN
 from weir.proxy.relay.replica_sources import ReplicaSources
@@ -94,7 +94,7 @@ class Link:
     def start(self, before: HandedOver | None = None) -> None:
         """Begin to move bytes. `before`: it was another process's until now."""
         if before is not None:
-            self.connection.go_on_from(before.opaque_reason, before.session_end)
+            self.connection.go_on_from(before.opaque_reason, before.session_end, before.standing)
             self._report_news()
             self.from_client.begin_with(before.unread)
         self._follow()
@@ -328,7 +328,8 @@ class Link:
         if self._give is not None and not core.has_ended and len(self._unread) <= MOST_CARRIED:
             self.from_client.close()
             self.from_upstream.close()
-            self._give(self, HandedOver(self._unread, core.fetches.session_end, core.opaque_reason))
+            standing = Standing() if core.gate is None else core.gate.standing(sends=bool(self._unread))
+            self._give(self, HandedOver(self._unread, core.fetches.session_end, core.opaque_reason, standing))
             self.close()
             return
         if core.is_quiet:

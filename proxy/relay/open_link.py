@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, Protocol
 from msgspec import Struct
 
 from weir.protocol.request_events import OpaqueReason
+from weir.proxy.relay.outcomes import Standing
 
 Sender = Literal["client", "upstream"]
 """The peers of a link, by whose bytes they are."""
@@ -27,11 +28,13 @@ class HandedOver(Struct, frozen=True):
     """What a link's next owner has to know, between two requests.
 
     `unread` are bytes of the client that nobody has taken. `session_end` is that of OpenLink, `opaque_reason` too.
+    `standing` is of its gate.
     """
 
     unread: bytes = b""
     session_end: float = math.inf
     opaque_reason: OpaqueReason | None = None
+    standing: Standing = Standing()
 
 
 class OpenLink(Protocol):

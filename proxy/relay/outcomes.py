@@ -61,6 +61,18 @@ class Hold(Struct, frozen=True):
 Outcome = Pass | Forward | Answer | Hold
 
 
+class Standing(Struct, frozen=True):
+    """What a gate leaves to the one of another process that takes over its link.
+
+    `owed`: what has a limit (three names), and the seconds that it still has to wait. `answered`: when the answers to
+    the latest Produce requests came (monotonic seconds); `since`: since when the request was held that comes next.
+    """
+
+    owed: tuple[tuple[str, str, str, float], ...] = ()
+    answered: tuple[float, ...] = ()
+    since: float | None = None
+
+
 class RequestGate(Protocol):
     """One link's part of something that may hold requests other than replica fetches, such as a limit for clients.
 
@@ -78,6 +90,15 @@ class RequestGate(Protocol):
 
         It is not kept, so its size does not matter.
         """
+
+    def standing(self, *, sends: bool) -> Standing:
+        """Return what the gate of another process has to know to go on from here. Nothing is held.
+
+        `sends`: whether the client has sent something that nobody has taken.
+        """
+
+    def go_on_from(self, before: Standing) -> None:
+        """Go on as the gate of another process did, before the first request."""
 
     def gone(self) -> None:
         """Note that the request which was held is dropped, or that the link is closed."""

@@ -257,3 +257,21 @@ def test_who_is_sent_away_keeps_its_place_and_nobody_waits_for_it() -> None:
     group.leaves(first)
     group.asks(first, 0)
     assert group.asks(second, 0) == 0, "who has left has no place any more"
+
+
+def test_what_a_process_before_counted_is_owed_as_long_as_there_is_its_rule() -> None:
+    """At the same share of the limit, and without what has been counted here being forgotten."""
+    rules = rule("*", 100), rule("s3-*", 10, per="connector")
+    before, clock, _ = clients(*rules)
+    client(before).count(batches(300))
+    client(before, "s3-0").count(batches(50))
+    owed = before.owed()
+    assert sorted(seconds for *_, seconds in owed) == pytest.approx([0.5, 3, 5])
+    assert [seconds for *_, seconds in client(before).owed()] == pytest.approx([3])
+    after, clock, _ = clients(rules[0])
+    client(after, "s3-0").count(batches(100))
+    after.owe(owed)
+    assert [client(after, name).pause() for name in ("mine", "s3-0", "other")] == pytest.approx([3, 1, 0])
+    client(after).count(batches(100))
+    clock.move(1.5)
+    assert client(after).pause() == pytest.approx(2.5)

@@ -118,6 +118,7 @@ def produce(
     acks: int = 1,
     transactional: str | None = None,
     timeout_ms: int = 30_000,
+    topic: str = "orders",
 ) -> bytes:
     """A producer's request."""
     topics = ProduceRequest.TopicProduceData
@@ -127,7 +128,7 @@ def produce(
         transactional_id=transactional,
         topic_data=[
             topics(
-                name="orders",
+                name=topic,
                 topic_id=TOPIC_ID,
                 partition_data=[topics.PartitionProduceData(index=0, records=built(2, NONE, [50] * records))],
             )

@@ -13,13 +13,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 
+from tests.proxy.limited import SOURCE, fetch, produce
 from tests.proxy.test_server import Process, throttle_of
 from weir.lab.network import Ports
 
-SECONDS = 10
+SECONDS = 20
 _SIZE = struct.Struct(">i")
 
 
@@ -215,3 +217,60 @@ def without_seconds(told: object) -> object:
         assert 3500 < told.get("expires_in_seconds", 3600) <= 3600
         return {key: without_seconds(value) for key, value in told.items() if key != "expires_in_seconds"}
     return [without_seconds(one) for one in told] if isinstance(told, list) else told
+
+
+def limited(sidecars: Sidecars, owed: int) -> socket.socket:
+    """Have a producer move so many records at 100/s; returns its connection."""
+    change(sidecars, "PATCH", "/v1/limits", {"client": [{"client_id": SOURCE, "record.rate.limit": 100}]})
+    client = connected(sidecars)
+    client.sendall(produce(1, owed))
+    assert answer(client) == 1
+    return client
+
+
+@pytest.mark.long
+def test_what_a_limited_client_owes_is_owed_to_the_new_process(sidecars: Sidecars) -> None:
+    """On the connection that was held, on one that was idle, and on one that comes."""
+    with limited(sidecars, 1200) as held, connected(sidecars) as idle:
+        begin = monotonic()
+        idle.sendall(request(1))
+        assert answer(idle) == 1
+        held.sendall(produce(2, 1))
+        sidecars.hand_over()
+        sidecars.taken_over()
+        assert monotonic() - begin < 11
+        with connected(sidecars) as new:
+            for client in (idle, new):
+                client.sendall(produce(3, 1))
+            for client in (held, idle, new):
+                assert answer(client) in (2, 3)
+                assert monotonic() - begin > 11.8
+
+
+@pytest.mark.long
+def test_a_produce_that_was_held_is_held_no_longer_than_without_a_hand_over(sidecars: Sidecars) -> None:
+    """Its producer would give it up, and send it again."""
+    with limited(sidecars, 2500) as client:
+        begin = monotonic()
+        client.sendall(produce(2, 1, timeout_ms=16_000) + produce(3, 1, timeout_ms=16_000))
+        sleep(1)
+        sidecars.hand_over()
+        sidecars.taken_over()
+        assert monotonic() - begin < 11
+        for number in (2, 3):
+            assert answer(client) == number
+            assert 11.9 < monotonic() - begin < 13  # three quarters of its timeout
+
+
+@pytest.mark.long
+def test_a_fetch_that_was_held_is_answered_in_time(sidecars: Sidecars) -> None:
+    """kafka-go takes none within a third more than its max_wait_ms for a lost one."""
+    with limited(sidecars, 2500) as client:
+        begin = monotonic()
+        client.sendall(fetch(2, 11, client_id=SOURCE, session=(0, -1), max_wait_ms=12_000, partitions=[0]))
+        sleep(1)
+        sidecars.hand_over()
+        sidecars.taken_over()
+        assert monotonic() - begin < 11
+        assert read_frame(client)[:4] == _SIZE.pack(2)
+        assert 11.9 < monotonic() - begin < 13

@@ -18,7 +18,7 @@ from weir.protocol.request_head import Head, RequestHead
 from weir.protocol.response_scanner import Buffer
 from weir.protocol.response_stream import Pending
 from weir.protocol.steps import Steps
-from weir.proxy.relay.outcomes import Answer, Hold, Outcome, Pass
+from weir.proxy.relay.outcomes import Answer, Hold, Outcome, Pass, Standing
 
 ON_BOTH_LOOPS = True
 
@@ -72,6 +72,12 @@ class Gate:
         return Pass(
             self.readers.popleft() if self.readers else None, self.watchers.popleft() if self.watchers else None
         )
+
+    def standing(self, *, sends: bool) -> Standing:
+        return Standing()
+
+    def go_on_from(self, before: Standing) -> None:
+        pass
 
     def gone(self) -> None:
         self.was_gone += 1
