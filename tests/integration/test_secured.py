@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, KafkaAdminClient, ResourcePattern, ResourceType
 
 from tests.fakes.pki import Authority, Issued
@@ -34,6 +36,8 @@ from tests.integration.secured import (
     restart,
     secured,
 )
+from tests.protocol.wire import request
+from tests.proxy.limited import SOURCE, produce
 from weir.lab.network import LOOPBACK
 from weir.lab.produce import LiveProducer
 from weir.lab.sasl import PASSWORD, SCRAM
@@ -41,10 +45,14 @@ from weir.lab.secured import SecuredCluster
 from weir.lab.security import CLIENT, BrokerKeys, principal
 from weir.lab.settings import Route, toml_text
 from weir.lab.sidecar import Sidecar
+from weir.proxy.limits.gate import PATIENT_SECONDS
 
 pytestmark = pytest.mark.integration
 
 LIMIT = 100  # records/s
+METADATA = 3
+ROUNDS = 4  # of four requests worth a second each, and one of another kind
+MOST_BEHIND = 2.0  # seconds, where a request of another kind would wait for 3: 1, and time for a slow machine
 RECORDS = 1300  # 13 s at that, which is longer than a SASL session
 AT_THE_LEADERS = {
     "quotas": [{"name": "in", "side": "follower", "rate": RATE, "peers": [FOLLOWER], "kept_at": "leaders"}]
@@ -182,12 +190,13 @@ def _held_to_their_limit(cluster: SecuredCluster, broker: int, settings: dict[st
     assert sum(one.value for one in cut if one.labels["then"] == "passed") <= 10
 
 
-def test_clients_with_certificates_are_held_to_their_limit(tmp_path: Path) -> None:
-    """Their listener has an ingress of its own, with the certificate that names them to the broker, which knows ACLs.
+@contextmanager
+def clients_with_certificates(folder: Path, **options: Any) -> Iterator[tuple[SecuredCluster, Authority, Issued]]:
+    """Run a broker whose clients' listener has an ingress of its own, with the certificate of the user `application`.
 
-    Somebody else's certificate is not taken.
+    That user may do everything with the topic and the group `limited`.
     """
-    authority = Authority(tmp_path)
+    authority = Authority(folder)
     here, application = authority.issue(principal(1), names=["localhost"]), authority.issue("application")
     of_clients = {"ca": authority.ca, "client_auth": "required", "allowed_names": ["application"]}
     ingress = {
@@ -195,7 +204,7 @@ def test_clients_with_certificates_are_held_to_their_limit(tmp_path: Path) -> No
         "upstream_tls": {"certificate": application.together, "ca": authority.ca},
     }
     keys = {1: BrokerKeys(here.together, authority.ca)}
-    with SecuredCluster("SSL", keys, ingress={1: ingress}, brokers=1, routes=Route.INGRESS) as cluster:
+    with SecuredCluster("SSL", keys, ingress={1: ingress}, brokers=1, routes=Route.INGRESS, **options) as cluster:
         who = {("User:application", ACLOperation.ALL), ("User:ANONYMOUS", ACLOperation.DESCRIBE)}
         acls = [
             ACL(name, "*", operation, ACLPermissionType.ALLOW, ResourcePattern(kind, "limited"))
@@ -205,6 +214,12 @@ def test_clients_with_certificates_are_held_to_their_limit(tmp_path: Path) -> No
         admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
         admin.create_acls(acls)
         admin.close()
+        yield cluster, authority, application
+
+
+def test_clients_with_certificates_are_held_to_their_limit(tmp_path: Path) -> None:
+    """The broker knows who they are. Somebody else's certificate is not taken."""
+    with clients_with_certificates(tmp_path) as (cluster, authority, application):
         settings = {"security.protocol": "SSL", "ssl.ca.location": authority.ca}
         own = {"ssl.certificate.location": application.certificate, "ssl.key.location": application.key}
         _held_to_their_limit(cluster, 1, settings | own, 6 * LIMIT)
@@ -213,6 +228,54 @@ def test_clients_with_certificates_are_held_to_their_limit(tmp_path: Path) -> No
         other = authority.issue("somebody-else")
         with pytest.raises((ssl.SSLError, ConnectionError)):
             _knock(cluster, other, 1)
+
+
+def test_a_held_produce_gives_way_through_workers_that_do_tls(tmp_path: Path) -> None:
+    """What waits behind it is then in a worker, which has decrypted it."""
+    tables = {"tls": {"workers": 2}}
+    with clients_with_certificates(tmp_path, sidecar_tables=tables) as (cluster, authority, application):
+        cluster.create_topic("limited", {0: [1]})
+        entry = {"client_id": SOURCE, "record.rate.limit": LIMIT}
+        assert cluster.sidecars[1].http("PUT", "/v1/limits", {"client": [entry]})[0] == 200
+        context = ssl.create_default_context(cafile=authority.ca)
+        context.load_cert_chain(application.together)
+        address = (LOOPBACK, cluster.places[1].advertised)
+        with (
+            socket.create_connection(address, timeout=20) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as client,
+        ):
+            times = []
+            for _ in range(ROUNDS):
+                begin = monotonic()
+                client.sendall(b"".join(produce(number, LIMIT, topic="limited") for number in range(4)))
+                client.sendall(request(METADATA, 1, 4, bytes(4), client_id=SOURCE.encode()))
+                assert [_correlation_id(client) for _ in range(5)] == list(range(5))
+                times.append(monotonic() - begin)
+                sleep(max(0.0, 4.0 - times[-1]))  # so that the debt does not grow
+        assert max(times) < MOST_BEHIND, times
+        assert min(times) > PATIENT_SECONDS, times
+        busy = cluster.sidecars[1].metrics().samples("weir_tls_worker_busy_ratio")
+        assert len(busy) == 2
+        seen = cluster.sidecars[1].metrics().value("weir_task_records_total", client_id=SOURCE)
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers[0], "group.id": "limited"})
+        _, end = consumer.get_watermark_offsets(TopicPartition("limited", 0), timeout=10)
+        consumer.close()
+        assert seen == end == 4 * LIMIT * ROUNDS
+
+
+def _correlation_id(client: ssl.SSLSocket) -> int:
+    """Read an answer, and return whose it is."""
+    size = int.from_bytes(_exactly(client, 4))
+    return int.from_bytes(_exactly(client, size)[:4])
+
+
+def _exactly(client: ssl.SSLSocket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        more = client.recv(size - len(found))
+        assert more
+        found += more
+    return found
 
 
 @pytest.fixture(scope="module")
