@@ -27,7 +27,9 @@ class HoldFacts(NamedTuple):
     most: float
     """Seconds for which it is held at most."""
     gives_way: Literal["to all", "to other kinds"]
-    """Which requests behind it have it go at once: any, where its answer costs nothing, or those that move no records.
+    """Which requests behind it have it go: any, where its answer costs nothing, or those of another API.
+
+    A Fetch behind a Produce is of another one: while sarama waits for its answer, it sends no heartbeat.
 
     What it moves then counts: the client's next one waits for so much longer.
     """

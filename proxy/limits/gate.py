@@ -211,7 +211,8 @@ class LinkGate:
         """Return whether it goes before its time, for what its client has sent behind it."""
         if HOLDS[_kind(request)].gives_way == "to all":
             return _is_free(request) and bool(self._link.behind(MOST_LOOKED))
-        now, before = self._stage.clock(), before_others(self._link.behind(MOST_LOOKED), _LIMITED)
+        own_kind = (request.head.api_key,)
+        now, before = self._stage.clock(), before_others(self._link.behind(MOST_LOOKED), own_kind)
         self._before_it = before or 0
         if before is None or self._behind_since is None:
             self._behind_since = now if before is not None else None

@@ -21,9 +21,11 @@ LEAST, MOST = 0.97, 1.02  # x the limit
 BUSY: Final = 2  # processes a core that run or want to: then clients are late for reasons of their own
 _HARMLESS: Final = re.compile(
     "blocking the event loop|No partition metadata|CONCURRENT_TRANSACTIONS|OUT_OF_ORDER_SEQUENCE_NUMBER"
+    "|Coordinator load in progress"
 )
 """What kafka-python says now and then, where the machine is slow, and when its group is ready before its metadata; and
-Java where a transaction begins before the markers of the one before are written."""
+Java where a transaction begins before the markers of the one before are written; librdkafka while the broker makes the
+topic of transactions."""
 _ids = numbers()
 
 every_client = pytest.mark.parametrize("client", LANGUAGES)
@@ -109,6 +111,7 @@ def _kind(error: str) -> str:
 def check_rate(outcome: Outcome, limit: float, batch: int) -> None:
     """Check that a client kept to its limit, and that it reached it, if the machine has time for it."""
     rate = outcome.rate(together=batch / limit / 2) / limit
+    print(f"rate: {rate:.3f} x the limit, load {os.getloadavg()[0]:.1f}")
     assert rate <= MOST
     assert rate >= LEAST or os.getloadavg()[0] > BUSY * (os.cpu_count() or 1)
 

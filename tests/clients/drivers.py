@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -45,6 +45,8 @@ class Outcome:
     arrivals: Mapping[str, int]
     """Records by hundredths of a second since its start."""
     errors: list[str]
+    heartbeats: list[tuple[float, float]] = field(default_factory=list)
+    """When they were sent, and answered, on the wire (seconds since its start): sarama's beside its producer."""
 
     def rate(self, together: float) -> float:
         """Return records/s from the second answer to the last, without what the last one brought.
@@ -79,7 +81,8 @@ class Drivers:
         assert lines, f"{client} ended with {done.returncode}: {done.stderr[-2000:]}"
         found = json.loads(lines[-1])
         logged = [line for line in done.stderr.splitlines() if " WARN " in line or " ERROR " in line]
-        return Outcome(found["records"], found["distinct"], found["arrivals"], found["errors"] + logged)
+        heartbeats = [(sent, answered) for sent, answered in found.get("heartbeats") or []]
+        return Outcome(found["records"], found["distinct"], found["arrivals"], found["errors"] + logged, heartbeats)
 
     def command(self, client: str, job: Mapping[str, Any]) -> tuple[list[str], Path]:
         """Return the command that runs a job, and where. Skips the test where the language's tools are missing."""

@@ -83,8 +83,25 @@ async def test_all_that_stand_before_it_go() -> None:
         assert 2.9 <= await pass_in(found, broker, produce(7, 20)) <= 3.4  # what the five owe together
 
 
-@pytest.mark.parametrize("behind", [[], [produce(3, 1)], [produce(3, 1), fetch(4, client_id=SOURCE)]])
-async def test_it_does_not_give_way_to_what_moves_records(behind: list[bytes]) -> None:
+async def test_it_gives_way_to_a_fetch_which_is_then_held_itself() -> None:
+    """sarama writes no heartbeat while it waits for the answer to a Fetch."""
+    async with limited(rule(SOURCE, 100)) as found:
+        held, asked = produce(2, 50), fetch(3, 11, client_id=SOURCE, session=(0, -1), partitions=[0])
+        client, broker = await hold(found, [held, asked])
+        assert await pass_in(found, broker, held) <= 0.9
+        await broker.send(produced(2))
+        assert (await client.receive_frame())[4:8] == (2).to_bytes(4)
+        begin = found.clock()
+        while client.has_nothing():
+            await found.move(0.05)
+            await asyncio.sleep(0.002)
+        assert found.clock() - begin <= 0.6
+        assert read_fetched(await client.receive_frame(), 11).responses[0].partitions[0].records in (b"", None)
+        assert broker.has_nothing()
+
+
+@pytest.mark.parametrize("behind", [[], [produce(3, 1)], [produce(3, 1), produce(4, 1)]])
+async def test_it_does_not_give_way_to_its_own_kind(behind: list[bytes]) -> None:
     async with limited(rule(SOURCE, 100)) as found:
         held = produce(2, 1)
         _, broker = await hold(found, [held, *behind])

@@ -37,6 +37,8 @@ type Outcome struct {
 	Distinct int         `json:"distinct"`
 	Arrivals map[int]int `json:"arrivals"` // records by hundredths of a second since the start
 	Errors   []string    `json:"errors"`
+
+	Heartbeats [][2]float64 `json:"heartbeats"` // when they were sent and answered, in seconds since the start
 }
 
 func (o *Outcome) add(value string) {

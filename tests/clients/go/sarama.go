@@ -94,14 +94,13 @@ func saramaProduce(job *Job, outcome *Outcome) {
 	config.Producer.Flush.Messages = job.Batch
 	config.Producer.Flush.MaxMessages = job.Batch
 	config.Producer.Flush.Frequency = 20 * time.Millisecond
-	config.Consumer.Group.Session.Timeout = 6 * time.Second
-	config.Consumer.Group.Heartbeat.Interval = 1500 * time.Millisecond
 	if job.Acks == -1 {
 		config.Producer.Idempotent = true
 		config.Net.MaxOpenRequests = 1
 	}
 	if job.Reads != "" {
 		config.Producer.Timeout = 30 * time.Second // or long pauses are told, and heartbeats wait for these too
+		config.Net.Proxy.Enable, config.Net.Proxy.Dialer = true, waits{outcome}
 	}
 	client, err := sarama.NewClient([]string{job.Bootstrap}, config)
 	if err != nil {
