@@ -121,22 +121,30 @@ async def test_one_whose_client_is_far_ahead_of_its_limit_is_held_all_the_same()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("records", [60, 250])
-async def test_a_client_that_sends_another_kind_behind_each_keeps_to_its_limit(records: int) -> None:
+@pytest.mark.parametrize(("records", "apart"), [(60, 0), (250, 0), (350, 3), (450, 3), (900, 3)])
+async def test_a_client_that_sends_another_kind_behind_each_keeps_to_its_limit(records: int, apart: float) -> None:
+    """A request of another kind comes `apart` seconds after the last one was answered, for good.
+
+    It waits for what must pass before it, less that: answers go in order, so less would be more than the limit.
+    """
     async with limited(rule(SOURCE, 100)) as found:
         client, broker = await found.relay.connect()
-        begin, passed, number = found.clock(), 0, 1
-        while (seconds := found.clock() - begin) < 60:
+        begin, passed, number, waits = found.clock(), 0, 1, []
+        while (seconds := found.clock() - begin) < 90:
             pair = [produce(number, records), other(number + 1)]
             await client.send(b"".join(pair))
-            await pass_in(found, broker, b"".join(pair))
+            waits.append(await pass_in(found, broker, b"".join(pair)))
             for asked in pair:
                 await broker.send(answer_to(asked, number))
                 await client.receive_frame()
                 number += 1
             passed += records
             assert passed <= 100 * (found.clock() - begin + MOST_OWED_SECONDS) + 2 * records
+            await found.move(apart)
         assert passed >= 100 * seconds
+        latest = waits[len(waits) // 2 :]
+        mean = sum(latest) / len(latest)
+        assert mean == pytest.approx(records / 100 - apart, abs=0.3) if records > 100 * (apart + 1) else max(waits) <= 1
 
 
 @pytest.mark.parametrize("behind", [other(3), produce(3, 1)])
