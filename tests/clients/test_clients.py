@@ -30,8 +30,6 @@ from weir.limits.holds import MOST_OWED_SECONDS
 
 pytestmark = pytest.mark.clients
 
-MOST_BEHIND = 1.5  # seconds that a heartbeat may wait for its answer: 1, and time for a slow machine
-
 
 def consumed(cluster: Cluster, drivers: Drivers, client: str, role: str = "consume", **more: Any) -> None:
     """Read a topic without a limit, then one with it."""
@@ -166,13 +164,14 @@ def test_a_line_that_takes_seconds(cluster: Cluster, drivers: Drivers, client: s
     check_rate(limited, per_second, 25)
 
 
-@pytest.mark.parametrize(("batch", "count"), [(900, 1800), (250, 4000)])
+@pytest.mark.parametrize(("batch", "count", "most"), [(900, 1800, 5.5), (200, 4000, 1.5)])
 def test_a_group_keeps_its_member_beside_a_producer_that_is_held(
-    cluster: Cluster, drivers: Drivers, batch: int, count: int
+    cluster: Cluster, drivers: Drivers, batch: int, count: int, most: float
 ) -> None:
     """sarama sends nothing while it waits for the answer to a Fetch, and that one stands behind a held Produce.
 
-    Two requests of 9 s: the second one gives way. Many of 2.5 s: each waits until what its client owes allows it.
+    Two requests of 9 s: the second one gives way when its client owes 5 s. Many of 2 s: each gives way. A heartbeat
+    waits for so long at `most` (seconds), and a member is removed after 10 s without one.
     """
     topic = new_topic(cluster)
     limit(cluster, topic, 100)
@@ -184,7 +183,7 @@ def test_a_group_keeps_its_member_beside_a_producer_that_is_held(
     assert (joins(cluster, topic), lost(cluster, topic)) == (1, 0)
     waits = sorted(answered - sent for sent, answered in outcome.heartbeats)
     print(f"heartbeats: {len(waits)}, the last of them waited {waits[-3:]} s")
-    assert waits[-1] < MOST_BEHIND
+    assert waits[-1] < most
     times = sorted(map(int, found.arrivals))
     assert (times[-1] - times[0]) / 100 >= (count - 2 * batch) / 100 - MOST_OWED_SECONDS
 
