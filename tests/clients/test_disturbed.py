@@ -8,7 +8,7 @@ import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +36,6 @@ BATCH: Final = 300
 COUNT: Final = 3000  # records, where a connection breaks
 AT_ONCE, LATE = 50, 0.25  # records in an answer of Kafka alone, and seconds until it is there
 MOST_TWICE: Final = 2  # seconds of the limit: what is read again, as it was not committed
-LAST_SECONDS: Final = 13
 _OF_A_CONNECTION: Final = re.compile(
     r"connect|closed|EOF|refused|reset|broken|transport|NetworkException|Disconnect|unreachable|no leader|LEADER"
     r"|retr|dead|node|Connection|heartbeat|[Bb]roker|metadata",
@@ -89,11 +88,13 @@ def test_a_limit_that_is_raised_and_lowered_in_a_pause(
         assert time.monotonic() - raised_at < 2
         cluster.wait_for("more records", lambda: running.done() or counted(cluster, topic) > 2 * BATCH, 60, 0.02)
         limit(cluster, topic, 120)
+        before = counted(cluster, topic)
         outcome = moved(cluster, role, topic, running.result())
     assert complaints(outcome) == []
     assert (outcome.records, outcome.distinct) == (count, count)
-    end = max(map(int, outcome.arrivals))
-    check_rate(since(outcome, end - 100 * LAST_SECONDS), 120, 120)
+    times = sorted(map(int, outcome.arrivals))
+    passed = accumulate(outcome.arrivals[str(at)] for at in times)
+    check_rate(since(outcome, next(at for at, so_far in zip(times, passed, strict=True) if so_far > before)), 120, 120)
 
 
 @pytest.mark.parametrize(
