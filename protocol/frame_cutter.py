@@ -24,6 +24,11 @@ class FrameCutter:
         self._left -= size
 
     @property
+    def is_within(self) -> bool:
+        """Whether a frame has begun and not ended."""
+        return bool(self._left or self._prefix)
+
+    @property
     def place(self) -> tuple[int, bytes]:
         """Where in its frame the next byte is. Set it to an earlier value to take bytes again from there."""
         return self._left, self._prefix

@@ -40,7 +40,7 @@ class Direction:
         self._cutter = FrameCutter()
         self._is_in_line = False
         self.rest = memoryview(b"")
-        """What waits to be taken: it begins with a frame, or with what follows a request that is held."""
+        """What waits to be taken: it begins with a frame, or with what follows the start of a request that is held."""
         unsent = core.to_upstream if sender == "client" else core.to_client
         self.pump = Pump(self, asyncio.get_running_loop(), side.pool, source, target, side.turns, unsent)
 
@@ -114,9 +114,12 @@ class Direction:
         Returns whether a large buffer is worth it: a small one came full, with few frames in it.
         """
         is_busy = self._turns.is_busy
-        # A hundred connections may have something to read in one turn of the loop: then none of them may take many
-        # frames at once.
-        at, frames = (0, MOST_FRAMES) if is_busy and self._has_many_small(view) else self._take_some(view)
+        if is_busy and self._has_many_small(view):
+            # A hundred connections may have something to read in one turn of the loop: then none of them may take many
+            # frames at once. The frame under way is taken: a link that takes no more requests ends after that one.
+            at, frames = self._take_some(view, 1)[0] if self._cutter.is_within else 0, MOST_FRAMES
+        else:
+            at, frames = self._take_some(view)
         if 0 < at < len(view):
             end = time.perf_counter() + (0.0 if is_busy else _AT_ONCE_SECONDS)
             while at < len(view) and self._may_take:
@@ -155,10 +158,10 @@ class Direction:
         self._cutter.place = before
         return size < len(view) and size < frames * _SMALL_FRAME
 
-    def _take_some(self, view: memoryview) -> tuple[int, int]:
-        """Have at most MOST_FRAMES taken. Returns the bytes taken, and the frames seen in them."""
+    def _take_some(self, view: memoryview, most: int = MOST_FRAMES) -> tuple[int, int]:
+        """Have at most `most` frames taken. Returns the bytes taken, and the frames seen in them."""
         before = self._cutter.place
-        size, frames = self._cutter.cut(view, MOST_FRAMES)
+        size, frames = self._cutter.cut(view, most)
         taken = self._core.receive(self._sender, view[:size])
         if taken < size:
             self._cutter.place = before

@@ -8,6 +8,7 @@ from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
 from tests.protocol.wire import fetch, fetch_response, produce, request, response
 from tests.proxy.loop_gaps import longest_gaps
 from weir.proxy.relay.connection import MOST_FETCHES, MOST_PENDING
+from weir.proxy.relay.open_link import HandedOver
 from weir.quota.fetch.decisions import Hold
 
 ON_BOTH_LOOPS = True
@@ -125,6 +126,38 @@ async def test_a_drain_delivers_responses_that_wait_for_their_turn() -> None:
         await client.expect_end()
         client.close()
         await draining
+
+
+@pytest.mark.parametrize("cut", [1, 3, 7, 14, 50])
+@pytest.mark.parametrize("is_handed_over", [False, True])
+async def test_what_waits_for_its_turn_is_no_part_of_the_last_request(cut: int, is_handed_over: bool) -> None:
+    """Half of a request has come. Its rest comes with others, while other links are busy, and then a drain."""
+    last, others = fetch(1, 5), [request(3, 0, number) for number in range(2, 40)]
+    async with relaying() as relay:
+        client, broker = await relay.connect(request(18, 0, 0))
+        await broker.send(response(0))
+        await client.expect(response(0))
+        await client.send(last[:cut])
+        (link,) = relay.listener.links
+        await relay.until(lambda: link.relayed.requests == len(request(18, 0, 0)) + cut)
+        turns = relay.relay.turns
+        turns.pause = 0.1
+        turns.add(lambda: None)
+        await relay.until(lambda: not len(turns))
+        await client.send(last[cut:] + b"".join(others))
+        await relay.until(lambda: link.relayed.requests > len(request(18, 0, 0)) + cut)
+        given: list[HandedOver] = []
+        if is_handed_over:
+            link.hand_over(lambda _, told: given.append(told))
+        else:
+            link.drain()
+        await client.send(others[0])
+        await broker.expect(last)
+        await broker.send(fetch_response(1))
+        await client.expect(fetch_response(1))
+        await broker.expect_end()
+        client.close()
+        assert [told.unread for told in given] == [b"".join(others)] * is_handed_over
 
 
 async def test_a_fault_behind_requests_that_wait_for_their_turn_closes_after_them() -> None:
