@@ -179,7 +179,7 @@ def test_token_of_a_plain_user_is_no_delegation_token() -> None:
         ),
     ],
 )
-def test_property_that_cannot_be_used_is_refused_without_its_secrets(properties: dict[str, str], sentence: str) -> None:
+def test_unusable_property_is_refused_without_its_secrets(properties: dict[str, str], sentence: str) -> None:
     with pytest.raises(PropertiesError) as refused:
         client_options(properties)
     assert str(refused.value) == sentence
@@ -193,7 +193,7 @@ def test_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         read_properties(tmp_path / "bytes")
 
 
-def test_pem_texts_may_stand_in_files_as_kafkas_directory_provider_reads_them() -> None:
+def test_pem_texts_may_stand_in_files_of_a_directory_provider() -> None:
     """Kafka's own tools take the same properties, with `config.providers=directory`."""
     options = client_options(
         {
@@ -214,7 +214,8 @@ def test_pem_texts_may_stand_in_files_as_kafkas_directory_provider_reads_them() 
     }
 
 
-def test_a_truststore_may_be_a_folder_with_an_authoritys_old_and_new_certificate(tmp_path: Path) -> None:
+def test_truststore_may_be_a_folder_of_old_and_new_certificates(tmp_path: Path) -> None:
+    """A folder with an authority's old and new certificate is read whole; one without a certificate is refused."""
     authorities = [Authority(tmp_path / name) for name in ("old", "new")]
     folder = tmp_path / "trusted"
     folder.mkdir()

@@ -3,7 +3,7 @@
 from weir.access.refusals import authentication_refused
 
 
-def test_sentence_names_the_user_and_the_mechanism_and_no_password() -> None:
+def test_sentence_names_user_and_mechanism_and_no_password() -> None:
     options = {"sasl_mechanism": "PLAIN", "sasl_plain_username": "weir", "sasl_plain_password": "secret"}
     assert (
         authentication_refused(options, "Authentication failed.")

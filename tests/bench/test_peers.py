@@ -64,7 +64,7 @@ def test_follower_gets_whole_batches_of_every_partition_in_turn(version: int) ->
 
 
 @pytest.mark.parametrize("version", [3, 12])
-def test_first_batch_comes_however_large_it_is_and_no_other_beside_it(version: int) -> None:
+def test_first_batch_comes_however_large_and_no_other_beside_it(version: int) -> None:
     leader = Leader(RESPONSE_MAX_BYTES)
     found = [exchange(follower, leader) for follower in [Follower(version, KEYS)] for _ in KEYS]
     assert [list(fetched) for fetched in found] == [[key] for key in KEYS]
@@ -76,7 +76,7 @@ def test_session_tells_nothing_of_those_that_wait_for_room() -> None:
     assert [told(scanned(follower, leader)) for _ in range(3)] == [len(KEYS), 1, 1]
 
 
-def test_active_partitions_have_a_batch_for_every_fetch_and_others_none() -> None:
+def test_active_partitions_have_a_batch_each_fetch_others_none() -> None:
     follower, leader = Follower(12, KEYS), Leader(behind=(), active=set(KEYS[:2]))
     for _ in range(3):
         found = exchange(follower, leader)

@@ -53,7 +53,8 @@ def test_stamp_of_a_line_is_its_moment() -> None:
     assert stamp("a line of a stack trace") is None
 
 
-def test_isr_without_a_broker_that_was_down_is_no_complaint_and_without_another_is() -> None:
+def test_isr_without_a_broker_that_was_down_is_no_complaint() -> None:
+    """An ISR without another broker is one, and so is an ISR without this one long after it was down."""
     assert reason_for(shrunk("live-a-0", 2), down(2))
     assert reason_for(shrunk("live-a-0", 2, 3), down(2)) is None
     assert reason_for(shrunk("live-a-0", 3), down(2)) is None
@@ -61,14 +62,16 @@ def test_isr_without_a_broker_that_was_down_is_no_complaint_and_without_another_
     assert reason_for(shrunk("live-a-0", 2), History()) is None
 
 
-def test_isr_without_a_replica_that_is_taken_away_is_no_complaint_of_the_moved_topic_alone() -> None:
+def test_isr_without_a_replica_taken_away_is_no_complaint() -> None:
+    """That holds for the moved topic alone, and for that replica alone."""
     history = History(moves=[Move({}, frozenset({2}), NOON - 5)])
     assert reason_for(shrunk("orders-0", 2), history)
     assert reason_for(shrunk("orders-0", 3), history) is None
     assert reason_for(shrunk("live-a-0", 2), history) is None
 
 
-def test_log_cut_back_is_no_complaint_under_a_new_leader_or_after_a_return() -> None:
+def test_log_cut_back_under_a_new_leader_is_no_complaint() -> None:
+    """Nor is it one after the broker was down; below the high watermark it is one."""
     cut = line("Truncating", f"{LOG} Truncating to offset 351")
     assert reason_for(cut, led())
     assert reason_for(cut, down(3))
@@ -79,7 +82,8 @@ def test_log_cut_back_is_no_complaint_under_a_new_leader_or_after_a_return() -> 
     assert reason_for(line("Truncating", f"{LOG} Truncating to offset 3 below high watermark 4"), led()) is None
 
 
-def test_high_watermark_that_goes_back_is_no_complaint_where_the_new_leader_has_all_of_the_log() -> None:
+def test_high_watermark_may_go_back_if_new_leader_has_whole_log() -> None:
+    """It is a complaint where something acknowledged is not in the new leader's log."""
     assert reason_for(regressed(351, 350), led())
     assert reason_for(regressed(352, 350), led()) is None  # what was acknowledged is not in the new leader's log
     assert reason_for(regressed(351, 349), led()) is None
@@ -95,7 +99,8 @@ def test_other_signs_are_complaints_whatever_happened(sign: str) -> None:
     assert excused.total() == 1
 
 
-def test_sidecar_log_may_refuse_as_many_files_as_were_broken_and_warn(tmp_path: Path) -> None:
+def test_sidecar_log_may_refuse_as_many_files_as_were_broken(tmp_path: Path) -> None:
+    """It may warn as well; a refusal more is a complaint."""
     log = tmp_path / "sidecar-1.log"
     refused = 'time=2026-11-22T11:39:11Z level=error event=config_refused error="broken"\n'
     log.write_text(refused + "time=2026-11-22T11:39:11Z level=warning event=upstream_failed peer=a\n")
@@ -113,13 +118,13 @@ def test_sidecar_log_may_refuse_as_many_files_as_were_broken_and_warn(tmp_path: 
         "Traceback (most recent call last):",
     ],
 )
-def test_sidecar_log_with_an_error_or_a_traceback_is_a_complaint(tmp_path: Path, text: str) -> None:
+def test_sidecar_log_with_an_error_or_traceback_is_a_complaint(tmp_path: Path, text: str) -> None:
     log = tmp_path / "sidecar-1.log"
     log.write_text(text + "\n")
     assert len(sidecar_complaints(1, log, refused=5)[0]) == 1
 
 
-def test_partitions_behind_are_those_with_a_replica_out_of_the_isr_or_without_a_leader() -> None:
+def test_partitions_behind_lack_a_leader_or_replica_in_the_isr() -> None:
     states = {
         Partition("live-a", 0): PartitionState(1, (1, 2, 3), (3, 2, 1)),
         Partition("live-a", 1): PartitionState(1, (1, 2, 3), (1, 2)),
@@ -146,7 +151,8 @@ def readings(seconds: int, rate: float, quota: float = 1e6) -> list[Reading]:
     return [Reading(second, second + 0.1, quota, second * rate) for second in range(seconds + 1)]
 
 
-def test_window_of_a_throttle_that_stood_still_is_what_went_through_in_that_time() -> None:
+def test_window_of_a_throttle_that_stood_still_is_what_passed() -> None:
+    """What went through in that time counts for all of it, and stays below what is allowed."""
     window = window_of(1, "leader", readings(10, 0.9e6))
     assert window is not None
     assert window.ratio == pytest.approx(0.89, abs=0.02)
@@ -158,7 +164,8 @@ def test_window_above_its_quota_is_more_than_is_allowed() -> None:
     assert window is not None and window.size > window.allowed
 
 
-def test_burst_above_the_quota_within_a_long_quiet_time_is_more_than_is_allowed() -> None:
+def test_burst_after_a_long_quiet_time_is_above_what_is_allowed() -> None:
+    """The quiet time gives a burst above the quota no credit."""
     quiet, burst = readings(20, 0.0), [Reading(21 + n, 21.1 + n, 1e6, 4e6 * (n + 1)) for n in range(4)]
     window = window_of(1, "leader", [*quiet, *burst])
     assert window is not None and window.size > window.allowed

@@ -18,13 +18,14 @@ def faults(seed: int = 1, seconds: float = SECONDS) -> tuple[Fault, ...]:
     return schedule(seed, seconds, sidecars=IDS, brokers=IDS)
 
 
-def test_schedule_of_the_same_seed_is_the_same_and_of_another_is_not() -> None:
+def test_schedule_is_the_same_for_the_same_seed_and_no_other() -> None:
     assert faults(1) == faults(1)
     assert faults(1) != faults(2)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_schedule_of_ten_minutes_has_a_hundred_faults_of_every_kind_in_order_of_time(seed: int) -> None:
+def test_schedule_of_ten_minutes_has_a_hundred_faults_in_order(seed: int) -> None:
+    """An hour's schedule has every kind of fault."""
     found = faults(seed)
     assert 100 <= len(found) <= 150
     assert [fault.at for fault in found] == sorted(fault.at for fault in found)
@@ -33,7 +34,7 @@ def test_schedule_of_ten_minutes_has_a_hundred_faults_of_every_kind_in_order_of_
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_schedule_spares_the_brokers_that_it_may_not_hit_and_hits_brokers_one_at_a_time(seed: int) -> None:
+def test_schedule_hits_allowed_brokers_only_and_one_at_a_time(seed: int) -> None:
     found = schedule(seed, SECONDS, sidecars=IDS, brokers=(2, 3))
     of_brokers = [fault for fault in found if fault.kind in BROKER_KINDS]
     assert {fault.target for fault in of_brokers} <= {2, 3}
@@ -56,7 +57,7 @@ def test_schedule_hits_every_sidecar_and_all_at_once() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_tables_of_a_schedule_are_throttles_that_a_sidecar_takes(seed: int) -> None:
+def test_tables_of_a_schedule_are_throttles_that_sidecars_take(seed: int) -> None:
     tables = [fault.table for fault in faults(seed) if fault.kind in {Kind.PUT, Kind.PUT_EVERYWHERE}]
     assert all(read_table(ThrottleTable, table).topics for table in tables)
     lists = [str(sorted(table["topics"].items())) for table in tables]

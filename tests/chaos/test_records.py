@@ -15,7 +15,7 @@ def verdict(sent: int, acked: Iterable[int], read: Iterable[int]) -> Verdict:
     return account({ONE: sent}, {ONE: set(acked)}, {ONE: [Entry(number, True) for number in read]})
 
 
-def test_account_of_what_was_read_as_it_was_sent_has_nothing_to_say() -> None:
+def test_account_of_records_read_as_sent_has_nothing_to_say() -> None:
     found = verdict(4, range(4), range(4))
     assert (found.counts["acked"], found.counts["read"], found.violations(True)) == (4, 4, [])
 
@@ -26,24 +26,25 @@ def test_account_without_an_acked_record_calls_it_lost() -> None:
     assert found.violations(True) == ["1 acked records are lost: orders-0 lost 2 of 4"]
 
 
-def test_account_without_a_record_that_nobody_acked_has_nothing_to_say() -> None:
+def test_account_is_clean_without_a_record_that_nobody_acked() -> None:
+    """Such a record may be there or not."""
     assert verdict(4, [0, 1, 3], [0, 1, 3]).violations(True) == []
     assert verdict(4, [0, 1, 3], range(4)).violations(True) == []
 
 
-def test_account_of_a_record_that_came_twice_is_wrong_unless_that_is_allowed() -> None:
+def test_record_that_came_twice_is_wrong_unless_that_is_allowed() -> None:
     found = verdict(3, range(3), [0, 1, 1, 2])
     assert found.counts["twice"] == 1
     assert found.violations(idempotent=True) == ["1 records came twice: orders-0 twice 1 of 3"]
     assert found.violations(idempotent=False) == []
 
 
-def test_account_of_a_whole_batch_sent_again_has_duplicates_and_keeps_its_order() -> None:
+def test_account_of_a_batch_sent_again_has_duplicates_in_order() -> None:
     found = verdict(4, range(4), [0, 1, 2, 1, 2, 3])
     assert (found.counts["twice"], found.counts["late"]) == (2, 0)
 
 
-def test_account_of_a_record_behind_a_later_one_is_wrong_unless_that_is_allowed() -> None:
+def test_record_behind_a_later_one_is_wrong_unless_allowed() -> None:
     found = verdict(3, range(3), [0, 2, 1])
     assert (found.counts["late"], found.counts["twice"], found.counts["lost"]) == (1, 0, 0)
     assert len(found.violations(idempotent=True)) == 1
@@ -63,7 +64,7 @@ def test_account_keeps_partitions_apart() -> None:
     assert found.examples == ["orders-1 lost 1 of 2"]
 
 
-def test_account_of_a_partition_that_was_not_read_at_all_is_a_loss() -> None:
+def test_account_of_a_partition_not_read_at_all_is_a_loss() -> None:
     assert account({ONE: 2}, {ONE: {0, 1}}, {}).counts["lost"] == 2
 
 
@@ -74,7 +75,7 @@ def test_record_that_is_read_as_it_was_packed_is_whole(size: int) -> None:
     assert unpack(value) == Entry(77, True)
 
 
-def test_record_with_a_changed_byte_or_another_number_is_not_whole() -> None:
+def test_record_with_a_changed_byte_or_number_is_not_whole() -> None:
     value = pack(77, 1000)
     assert not unpack(value[:500] + bytes([value[500] ^ 1]) + value[501:]).whole
     assert not unpack(pack(78, 1000)[:8] + value[8:]).whole
@@ -90,7 +91,8 @@ def test_longest_gap_is_between_two_acknowledgements() -> None:
     assert (records.count, records.sent, records.acked) == (4, {ONE: 4}, {ONE: {0, 1, 2, 3}})
 
 
-def test_account_of_a_record_sent_again_under_another_producer_id_is_no_duplicate_and_is_counted() -> None:
+def test_account_counts_records_sent_again_by_another_producer() -> None:
+    """Under another producer id a record sent again is no duplicate: it is counted by itself."""
     read = [Entry(0, True, 0, (7, 0)), Entry(0, True, 1, (8, 0)), Entry(1, True, 2, (8, 0)), Entry(1, True, 3, (8, 0))]
     found = account({ONE: 2}, {ONE: {0, 1}}, {ONE: read})
     assert (found.counts["sent_again"], found.counts["twice"], found.counts["late"]) == (1, 1, 0)

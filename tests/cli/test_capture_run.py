@@ -18,7 +18,7 @@ def refused(*words: str) -> int:
     return main(["run", *words])
 
 
-def test_machine_that_lacks_something_is_refused_with_a_sentence(
+def test_machine_that_lacks_something_is_refused_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def check_machine() -> None:
@@ -29,7 +29,7 @@ def test_machine_that_lacks_something_is_refused_with_a_sentence(
     assert capsys.readouterr().err == "weir: capture needs the command ss: install iproute2.\n"
 
 
-def test_port_that_nothing_listens_on_is_refused_with_a_sentence(
+def test_port_that_nothing_listens_on_is_refused_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("weir.cli.capture_run.check_machine", lambda: None)

@@ -33,7 +33,7 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_check_live_upstream_that_is_down_is_a_line_and_status_1(capsys: pytest.CaptureFixture[str], file: str) -> None:
+def test_check_live_upstream_that_is_down_is_one_line_status_1(capsys: pytest.CaptureFixture[str], file: str) -> None:
     assert main(["check", "--live", file]) == 1
     assert capsys.readouterr().out.splitlines()[-3:] == [
         "ok    ingress[0].listen: 127.0.0.1:0 is free.",

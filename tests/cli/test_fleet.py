@@ -200,7 +200,7 @@ def test_status_tells_who_is_held_up_and_which_moves_are_stuck(
     assert "stale" not in out
 
 
-def test_status_tells_of_a_broker_that_has_just_gone_and_of_all_others(
+def test_status_tells_of_a_broker_just_gone_and_all_others(
     capsys: pytest.CaptureFixture[str], both: list[str], cluster: MadeUpCluster
 ) -> None:
     cluster.gone = {2}
@@ -398,9 +398,10 @@ def test_throttle_set_and_clear_reach_every_sidecar(
     assert cluster.changes == []
 
 
-def test_clear_stale_deletes_what_moves_left_and_nothing_of_the_sidecars(
+def test_clear_stale_deletes_what_moves_left_not_sidecars_own(
     capsys: pytest.CaptureFixture[str], admins: list[Admin], both: list[str], cluster: MadeUpCluster
 ) -> None:
+    """Sidecars are asked for their status alone."""
     for admin in admins:
         say(admin, quiet(600))
     assert main(["throttle", "clear", "--stale", *both]) == 0

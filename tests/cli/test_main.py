@@ -68,7 +68,7 @@ def test_weir_wrong_usage_is_one_sentence_and_status_2(
 @pytest.mark.long
 @pytest.mark.newest
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["check", "--config", "weir.toml"]])
-def test_weir_output_that_cannot_be_written_is_one_sentence_and_status_1(tmp_path: Path, arguments: list[str]) -> None:
+def test_weir_unwritable_output_is_one_sentence_and_status_1(tmp_path: Path, arguments: list[str]) -> None:
     config(tmp_path)
     with open("/dev/full", "w") as full:
         done = weir(arguments, tmp_path, stdout=full)
@@ -78,7 +78,7 @@ def test_weir_output_that_cannot_be_written_is_one_sentence_and_status_1(tmp_pat
 
 @pytest.mark.long
 @pytest.mark.newest
-def test_weir_output_that_the_encoding_lacks_is_one_sentence_and_status_1(tmp_path: Path) -> None:
+def test_weir_unencodable_output_is_one_sentence_and_status_1(tmp_path: Path) -> None:
     Path(config(tmp_path)).rename(tmp_path / "ä.toml")
     done = weir(["check", "--config", "ä.toml"], tmp_path, stdout=subprocess.PIPE, env={"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 1
@@ -110,7 +110,7 @@ def test_weir_error_that_cannot_be_told_is_its_status_alone(tmp_path: Path, redi
         (OSError("no words of the system"), "run failed: no words of the system."),
     ],
 )
-def test_weir_error_of_the_system_names_what_failed_and_not_the_output(
+def test_weir_system_error_names_what_failed_and_not_the_output(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -227,7 +227,7 @@ def test_check_tls_that_hides_the_followers_side_is_noted(capsys: pytest.Capture
     assert "need [cluster] with properties" in capsys.readouterr().err
 
 
-def test_check_peer_without_a_certificate_beside_one_that_has_it_is_noted(
+def test_check_notes_a_peer_without_a_certificate_beside_others(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     issued = Authority(tmp_path / "keys").issue("broker-2.test")
@@ -240,9 +240,10 @@ def test_check_peer_without_a_certificate_beside_one_that_has_it_is_noted(
     assert "egress.upstream_tls is for what brokers send" in shown
 
 
-def test_check_capture_with_tls_is_shown_and_what_may_not_be_meant_is_noted(
+def test_check_capture_with_tls_is_shown_and_doubts_are_noted(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    """Noted is what may not be meant, as that all others on the port are refused."""
     authority = Authority(tmp_path / "keys")
     pem = f'certificate = "{authority.issue("broker-1").together}"\nca = "{authority.ca}"\n'
     head = 'broker_id = 1\n[cluster]\nbootstrap_servers = "127.0.0.1:9091"\n'

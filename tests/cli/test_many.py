@@ -71,7 +71,7 @@ def test_sidecars_that_are_alike_are_one_row(count: int, capsys: pytest.CaptureF
     assert max(map(len, rows)) <= 80
 
 
-def test_most_that_is_behind_comes_first_and_the_rest_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_most_of_what_is_behind_is_first_and_the_rest_counted(capsys: pytest.CaptureFixture[str]) -> None:
     replies = [late(broker, 1000 * broker) for broker in range(1, 41)]
     replies.append(Reply(Address("10.9.9.9", 9690), error="no sidecar answers at 10.9.9.9:9690: Connection refused"))
     _print_many(replies, 0)

@@ -183,7 +183,7 @@ def test_bootstrap_servers_are_read_as_kafkas_clients_read_them(servers: str, cl
     assert main(["move", "execute", "--reassignment-json-file", str(plan), "--bootstrap-server", servers]) == 0
 
 
-def test_execute_again_with_another_rate_tells_what_moved_already(
+def test_execute_again_with_a_new_rate_tells_what_has_moved(
     cluster: FakeCluster, plan: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(planned("execute", plan, "--throttle", "1MB"))
@@ -194,7 +194,7 @@ def test_execute_again_with_another_rate_tells_what_moved_already(
     assert "the throttle stays" in captured.err
 
 
-def test_throttle_of_a_plan_that_is_done_is_set_nowhere_and_not_said_to_stay(
+def test_throttle_of_a_done_plan_is_not_set_nor_said_to_stay(
     cluster: FakeCluster, plan: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.replicas[P0] = (2,)
@@ -218,7 +218,7 @@ def test_move_that_could_never_end_begins_by_force_only(
     assert cluster.reassignments()
 
 
-def test_way_back_of_a_plan_that_is_given_again_is_that_of_the_first_time(cluster: FakeCluster, plan: Path) -> None:
+def test_way_back_of_a_plan_given_again_is_the_first_one(cluster: FakeCluster, plan: Path) -> None:
     main(planned("execute", plan, "--throttle", "1MB"))
     cluster.end_moves()
     assert main(planned("execute", plan, "--throttle", "2MB")) == 0
@@ -303,7 +303,7 @@ def test_cancel_tells_what_it_ended(cluster: FakeCluster, plan: Path, capsys: py
     assert cluster.throttles == Standing()
 
 
-def test_cancel_that_the_cluster_refuses_says_why_and_what_may_be_done(
+def test_cancel_that_is_refused_says_why_and_what_may_be_done(
     cluster: FakeCluster, plan: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(planned("execute", plan, "--throttle", "1MB"))

@@ -148,7 +148,7 @@ def test_pacing_is_read_as_it_was_written() -> None:
     assert (written(Pacing(), Sidecars(None)), written(None, Sidecars(None))) == (None, None)
 
 
-def test_clock_that_is_a_minute_off_moves_the_deadline_by_a_minute_and_no_more(
+def test_clock_a_minute_off_moves_the_deadline_by_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The deadline is read once by the wall clock; from then on only monotonic seconds count."""
@@ -190,9 +190,10 @@ def side(relayed: tuple[int, int], throttled: int, by: str = "quota", topics: tu
         (0, 0, Passed(100 + 10, 2000 + 1)),
     ],
 )
-def test_links_own_counters_tell_what_passes_where_the_move_is_counted_too(
+def test_links_counters_tell_what_passes_where_moves_count_too(
     monkeypatch: pytest.MonkeyPatch, leader: int, follower: int, passed: Passed
 ) -> None:
+    """The network link's bytes are taken where the move's bytes are counted on this side, too."""
     sides = {
         "leader": {**side((100, 5000), 3000), "connections": leader},
         "follower": {**side((1, 70), 60), "connections": follower},
@@ -203,9 +204,10 @@ def test_links_own_counters_tell_what_passes_where_the_move_is_counted_too(
     assert Sidecars(["h:1"]).passed(frozenset({"orders"})) == {1: passed}
 
 
-def test_sidecars_tell_what_passes_besides_the_move_how_far_it_is_behind_and_who_holds_it_up(
+def test_sidecars_tell_of_others_traffic_lag_and_what_holds_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Sidecars tell what passes besides the move, how far it is behind, and who holds it up."""
     replies = [
         Reply(
             Address("h", 1),

@@ -38,7 +38,7 @@ def app(given: list[object]) -> typer.Typer:
     return found
 
 
-def test_command_gets_its_objects_with_what_was_given_and_defaults(app: typer.Typer, given: list[object]) -> None:
+def test_command_gets_its_objects_with_given_and_default_values(app: typer.Typer, given: list[object]) -> None:
     app(["--name", "orders", "--loud"], standalone_mode=False)
     app(["--json", "--count", "0", "--name", "live"], standalone_mode=False)
     assert given == [

@@ -83,7 +83,8 @@ def test_neither_gives_the_fastest_move(capsys: pytest.CaptureFixture[str]) -> N
     assert found["move_time"] == pytest.approx(2e12 / 98_333_333)
 
 
-def test_neither_without_a_network_gives_the_bounds_and_asks_for_more(capsys: pytest.CaptureFixture[str]) -> None:
+def test_neither_and_no_network_gives_bounds_and_asks_for_more(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither a quota nor a time is given."""
     found = answer(capsys, NO_NETWORK)
     assert values(found)["quota_above"] == 20 * MB
     assert found["figures"]["quota_below"] == {

@@ -105,7 +105,7 @@ def told_by(monkeypatch: pytest.MonkeyPatch, *asked: dict[int, dict[str, int]]) 
         ({"follower": 7}, {"follower": 7 + 25 * MB}, 10 * MB),
     ],
 )
-def test_sidecar_tells_bytes_in_where_that_is_more_than_logs_tell(
+def test_sidecar_tells_bytes_in_where_they_exceed_the_logs(
     cluster: FakeCluster,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

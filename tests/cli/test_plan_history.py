@@ -31,9 +31,7 @@ def history(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_history_answers_which_quota_moves_a_brokers_data_in_time(
-    capsys: pytest.CaptureFixture[str], history: Path
-) -> None:
+def test_history_answers_which_quota_moves_a_broker_in_time(capsys: pytest.CaptureFixture[str], history: Path) -> None:
     """Broker 3: 30 MB/s in its busiest hour, grown by a half: IN is 45. A day of 30 MB/s is its log."""
     found = answer(capsys, f"plan --broker 3 --history {history} --retention 1d --network 10Gb/s --by 06:00")
     to_move = 30 * MB * 86_400
@@ -90,9 +88,8 @@ def test_history_answers_which_quota_moves_a_brokers_data_in_time(
     }
 
 
-def test_history_without_a_broker_takes_the_busiest_and_the_mean_log(
-    capsys: pytest.CaptureFixture[str], history: Path
-) -> None:
+def test_history_without_a_broker_takes_busiest_and_mean_log(capsys: pytest.CaptureFixture[str], history: Path) -> None:
+    """Bytes in are those of the busiest broker, and the log is the mean of all."""
     found = values(answer(capsys, f"plan --move-ratio 0.5 --history {history} --retention 1d --quota 200MB"))
     assert found["log_size_per_broker"] == pytest.approx(22.5 * MB * 86_400)
     assert found["bytes_to_move"] == pytest.approx(22.5 * MB * 86_400)

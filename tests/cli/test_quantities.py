@@ -137,7 +137,8 @@ def test_deadline_is_the_next_such_time_here(text: str, shown: str) -> None:
     ],
 )
 @pytest.mark.usefixtures("berlin")
-def test_deadline_that_the_clocks_skip_is_later_and_one_that_comes_twice_is_the_first(text: str, shown: str) -> None:
+def test_skipped_deadline_is_later_and_a_doubled_one_the_first(text: str, shown: str) -> None:
+    """Clocks that go forward skip an hour, and clocks that go back have one twice."""
     assert show_moment(parse_deadline(text, datetime(2026, 3, 28, 23, 30, tzinfo=UTC))) == shown
 
 

@@ -61,7 +61,7 @@ def test_report_of_no_day_is_wrong_usage(capsys: pytest.CaptureFixture[str], tmp
 
 
 @needs_spark
-def test_keep_of_another_form_is_wrong_usage_before_spark_starts(
+def test_keep_of_another_form_is_wrong_usage_before_any_spark(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     status, sentence = failing(capsys, *_build(tmp_path, *RANGE, "--keep", "long"))
@@ -71,7 +71,7 @@ def test_keep_of_another_form_is_wrong_usage_before_spark_starts(
 
 @needs_spark
 @pytest.mark.parametrize(("more", "status"), [((), 1), (("--allow-empty",), 0)])
-def test_day_of_which_nothing_arrived_is_told_by_the_exit_status(
+def test_day_of_which_nothing_arrived_is_told_by_exit_status(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

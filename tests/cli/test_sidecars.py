@@ -53,7 +53,7 @@ def test_status_has_a_table_of_limited_clients(capsys: pytest.CaptureFixture[str
     assert main(["status", "--admin", admins[0].address, "--admin", admins[1].address]) == 1
 
 
-def test_status_tells_upstreams_that_are_down_and_routes_without_a_link(
+def test_status_tells_upstreams_down_and_routes_without_a_link(
     capsys: pytest.CaptureFixture[str], admin: Admin
 ) -> None:
     """A minute without a link is told; ten seconds are those of a broker that restarts."""
@@ -234,7 +234,7 @@ def test_throttle_set_sends_what_is_named_to_every_sidecar(
         (["--topic", "a", "--leader-replicas", "0:x"], "--leader-replicas: '0:x'"),
     ],
 )
-def test_throttle_set_bad_value_is_refused_before_any_sidecar_is_asked(
+def test_throttle_set_bad_value_is_refused_and_no_sidecar_asked(
     capsys: pytest.CaptureFixture[str], admin: Admin, options: list[str], sentence: str
 ) -> None:
     status, error = failing(capsys, "throttle", "set", *options, "--admin", admin.address)
@@ -249,7 +249,7 @@ def test_throttle_set_refused_by_the_sidecar_says_its_reason(capsys: pytest.Capt
     assert failing(capsys, *arguments) == (2, f"the sidecar at {admin.address} refused: topics.a b: is no name.")
 
 
-def test_throttle_set_reaches_the_others_when_one_does_not_answer(
+def test_throttle_set_reaches_others_when_one_does_not_answer(
     capsys: pytest.CaptureFixture[str], admin: Admin, nobody: str
 ) -> None:
     assert main(["throttle", "set", "--leader-rate", "1", "--admin", nobody, "--admin", admin.address]) == 1
@@ -301,9 +301,8 @@ def test_throttle_show_tells_what_a_removal_of_all_hides(capsys: pytest.CaptureF
     )
 
 
-def test_throttle_show_tells_of_standing_rates_quotas_and_what_is_left_of_leases(
-    capsys: pytest.CaptureFixture[str], admin: Admin
-) -> None:
+def test_throttle_show_tells_standing_rates_quotas_and_leases(capsys: pytest.CaptureFixture[str], admin: Admin) -> None:
+    """Of a lease it tells what is left of it, and whose it is."""
     quota = {"name": "zones", "side": "leader", "rate": 20_000_000, "racks": ["b", "c"], "mode": "observe"}
     kept = {"name": "into", "side": "follower", "rate": 9_000_000, "peers": [4], "kept_at": "leaders"}
     lease = {"expires_in_seconds": 3600, "owner": "ann", "reason": "adding broker 4"}
@@ -323,7 +322,7 @@ def test_throttle_show_tells_of_standing_rates_quotas_and_what_is_left_of_leases
     assert "quota into 9000000 bytes/s (9 MB/s) for each follower, kept by its leaders, peers 4" in shown
 
 
-def test_refusal_of_another_machine_tells_where_a_sidecar_listens() -> None:
+def test_refusal_by_another_machine_tells_where_sidecars_listen() -> None:
     refused = ConnectionRefusedError(111, "Connection refused")
     assert "[admin] listen" in _why(Address("10.0.0.1", 9690), refused)
     assert _why(Address("127.0.0.1", 9690), refused) == ""

@@ -165,7 +165,7 @@ def test_a_line_that_takes_seconds(cluster: Cluster, drivers: Drivers, client: s
 
 
 @pytest.mark.parametrize(("batch", "count", "most"), [(900, 1800, 5.5), (200, 4000, 1.5)])
-def test_a_group_keeps_its_member_beside_a_producer_that_is_held(
+def test_group_keeps_its_member_beside_a_producer_that_is_held(
     cluster: Cluster, drivers: Drivers, batch: int, count: int, most: float
 ) -> None:
     """sarama sends nothing while it waits for the answer to a Fetch, and that one stands behind a held Produce.
@@ -188,7 +188,7 @@ def test_a_group_keeps_its_member_beside_a_producer_that_is_held(
     assert (times[-1] - times[0]) / 100 >= (count - 2 * batch) / 100 - MOST_OWED_SECONDS
 
 
-def test_a_producer_that_asks_for_metadata_all_the_time_keeps_its_limit(cluster: Cluster, drivers: Drivers) -> None:
+def test_producer_that_asks_for_metadata_always_keeps_its_limit(cluster: Cluster, drivers: Drivers) -> None:
     """Each request gives way to what stands behind it, as long as the client owes 5 s at most."""
     found = produced(cluster, drivers, "java", 100, 2000, batch=50, metadata_ms=200)
     times = sorted(map(int, found.arrivals))

@@ -106,7 +106,7 @@ def test_partitions_carry_leader_replicas_and_isr(admin: LabAdmin) -> None:
         RuntimeError("Failed to find active controller id!"),
     ],
 )
-def test_request_is_repeated_by_new_clients_while_a_broker_restarts(
+def test_new_clients_repeat_a_request_while_a_broker_restarts(
     admin: LabAdmin, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """A client keeps the controller that it once found, so the same one could fail for ever."""
@@ -116,9 +116,7 @@ def test_request_is_repeated_by_new_clients_while_a_broker_restarts(
     assert admin.clock() == pytest.approx(0.8)  # four waits of 0.2 s
 
 
-def test_topic_that_a_lost_answer_was_about_counts_as_created_and_deleted(
-    admin: LabAdmin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_topic_of_a_lost_answer_counts_as_created_or_deleted(admin: LabAdmin, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = KafkaConnectionError("reset")
     fail_clients(admin, monkeypatch, "create_topics", [lost], TopicAlreadyExistsError())
     admin.create_topic("orders", {0: [1]})
@@ -138,7 +136,7 @@ def test_failure_of_another_kind_is_not_repeated(admin: LabAdmin) -> None:
     assert len(client(admin).asked) == 2
 
 
-def test_new_client_asks_again_where_the_old_one_does_not_know_a_broker(admin: LabAdmin) -> None:
+def test_new_client_asks_again_if_the_old_lacks_a_broker(admin: LabAdmin) -> None:
     """It asks for the cluster's brokers every five minutes only; one that was added since is unknown until then."""
     old = client(admin)
     old.answers["delete_topics"] = UnknownBrokerIdError(2)
@@ -160,9 +158,7 @@ def test_old_client_stays_where_a_new_one_cannot_connect(admin: LabAdmin, monkey
     assert old.asked == [("delete_topics", (["orders"],), {})]
 
 
-def test_connections_that_fail_are_an_error_when_the_patience_is_at_its_end(
-    admin: LabAdmin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_connections_are_an_error_when_patience_ends(admin: LabAdmin, monkeypatch: pytest.MonkeyPatch) -> None:
     admin.patience_seconds = 1.0
     made = fail_clients(admin, monkeypatch, "describe_topics", [KafkaConnectionError("nobody there")] * 100, [])
     with pytest.raises(ControlError, match=r"Asking for topics failed: .*nobody there"):
@@ -248,7 +244,7 @@ def test_hosts_are_told_of_fenced_brokers_too(admin: LabAdmin) -> None:
     assert admin.broker_hosts() == {1: "a", 2: "b"}
 
 
-def test_throttle_settings_are_those_that_are_set_with_their_source(admin: LabAdmin) -> None:
+def test_throttle_settings_are_those_set_with_their_source(admin: LabAdmin) -> None:
     client(admin).answers["describe_configs"] = {
         "broker": {
             "1": {
@@ -270,7 +266,7 @@ def test_throttle_settings_are_those_that_are_set_with_their_source(admin: LabAd
     ]
 
 
-def test_throttle_settings_that_cannot_be_read_are_no_missing_throttle(admin: LabAdmin) -> None:
+def test_unreadable_throttle_settings_are_no_missing_throttle(admin: LabAdmin) -> None:
     client(admin).answers["describe_configs"] = {"broker": {"1": {}}}
     with pytest.raises(ControlError, match="broker 1"):
         admin.throttle_settings([1], [])

@@ -43,18 +43,18 @@ def test_only_a_resource_s_own_settings_can_be_left_behind() -> None:
         (state(), [0.0], "a sidecar knows for 0 s only that nothing is behind; 600 s are wanted"),
     ],
 )
-def test_throttle_is_stale_when_nothing_moves_and_nothing_was_behind(
+def test_throttle_is_stale_if_nothing_moves_and_none_was_behind(
     found: ClusterState, none_behind: list[float], why_not: str | None
 ) -> None:
     assert found.why_not_stale(none_behind) == why_not
 
 
-def test_throttle_of_a_broker_that_tells_nothing_is_not_called_stale() -> None:
+def test_throttle_of_a_silent_broker_is_not_called_stale() -> None:
     found = ClusterState(frozenset({1, 4}), {}, 0, (OWN,), {4: "UnknownBrokerIdError: 4"})
     assert found.why_not_stale([600.0]) == "broker 4 is silent about its throttle"
 
 
-def test_move_to_a_broker_that_is_down_or_does_not_follow_is_stuck() -> None:
+def test_move_to_a_broker_down_or_not_following_is_stuck() -> None:
     assert state(MOVES).stuck_moves(set()) == {Partition("orders", 0): "broker 4 is down"}
     # broker 2 is not being added, and the other partition does not move
     silent = {("orders", 1, 3), ("orders", 1, 2), ("live", 0, 3)}

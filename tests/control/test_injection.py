@@ -101,7 +101,8 @@ def test_keys_that_cannot_be_used_are_told(tmp_path: Path) -> None:
         serve("127.0.0.1", 0, tmp_path / "tls.crt", tmp_path / "tls.key", SIDECAR)
 
 
-def test_a_certificate_whose_key_is_not_written_yet_leaves_the_old_one_in_use(tmp_path: Path) -> None:
+def test_certificate_without_its_key_leaves_the_old_one_in_use(tmp_path: Path) -> None:
+    """A key may be written a moment after its certificate."""
     authority = Authority(tmp_path)
     old, new = authority.issue("weir"), authority.issue("other")
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

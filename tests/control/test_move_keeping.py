@@ -85,7 +85,8 @@ def ticks_for(cluster: Linked, seconds: float, following: Following) -> list[Tic
     return ticks
 
 
-def test_each_rate_is_what_is_free_of_its_own_link_and_follows_what_clients_take(file: JournalFile) -> None:
+def test_each_rate_is_what_its_link_has_free_beside_clients(file: JournalFile) -> None:
+    """It follows what clients take."""
     cluster = Linked()
     cluster.clients = 4 * MB
     pacer = begun(cluster, file)
@@ -111,7 +112,8 @@ def test_rates_keep_to_the_limits(file: JournalFile) -> None:
     assert (cluster.rates[1][LEADER_RATE], cluster.rates[2][FOLLOWER_RATE]) == ("2000000", "3000000")
 
 
-def test_highest_rate_that_is_not_above_what_producers_write_is_refused_unless_forced(file: JournalFile) -> None:
+def test_highest_rate_not_above_what_producers_write_is_refused(file: JournalFile) -> None:
+    """It is taken where it is forced."""
     cluster = Linked()
     cluster.grown_per_look = MB
     with pytest.raises(MoveError, match=f"{FOLLOWER_RATE} of broker 2 may be 100 kB/s at most"):
@@ -148,7 +150,7 @@ def test_sidecar_that_is_away_leaves_the_rates_as_they_are(file: JournalFile) ->
     assert cluster.rates[1][LEADER_RATE] == str(int(PART * 6 * MB))
 
 
-def test_deadline_is_written_down_and_that_of_whoever_takes_it_up_too(file: JournalFile) -> None:
+def test_deadline_is_written_down_also_of_who_takes_it_up(file: JournalFile) -> None:
     cluster = Linked()
     run = Execution(cluster, PLAN, file, Orders())
     run.choose_rates(DeadlinePacer(file, Pacing(finish_by=1e9), 100.0))
@@ -175,7 +177,7 @@ def test_change_of_rates_keeps_what_is_written_of_their_keeping(file: JournalFil
     assert journal is not None and journal.pacing == Pacing(link_capacity=10 * MB)
 
 
-def test_move_under_somebody_elses_rate_of_zero_is_reported_after_a_minute(file: JournalFile) -> None:
+def test_move_at_anothers_rate_of_0_is_reported_after_a_minute(file: JournalFile) -> None:
     cluster = Linked()
     pacer = begun(cluster, file)
     cluster.rates[1][LEADER_RATE] = "0"
@@ -189,7 +191,7 @@ def test_move_under_somebody_elses_rate_of_zero_is_reported_after_a_minute(file:
     assert not ticks_for(cluster, 5, follower(cluster, pacer, StuckWatch(file)))[-1].stuck
 
 
-def test_move_under_less_than_producers_write_is_freed_by_a_higher_rate(file: JournalFile) -> None:
+def test_move_below_what_producers_write_gets_a_higher_rate(file: JournalFile) -> None:
     """Producers begin when the move runs at its lowest, as clients leave nothing."""
     cluster = Linked()
     cluster.clients = 10 * MB

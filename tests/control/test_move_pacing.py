@@ -76,7 +76,7 @@ def test_move_ends_at_its_deadline_and_leaves_nothing(file: JournalFile, part: f
     assert cluster.throttles == Standing()
 
 
-def test_move_that_was_killed_is_taken_up_at_the_rate_that_stayed(file: JournalFile) -> None:
+def test_killed_move_is_taken_up_at_the_rate_that_stayed(file: JournalFile) -> None:
     cluster = Moved()
     begun(cluster, pacer_to(100.0, file), file)
     cluster.sleep(30.0)
@@ -87,7 +87,7 @@ def test_move_that_was_killed_is_taken_up_at_the_rate_that_stayed(file: JournalF
     assert cluster.clock() == pytest.approx(60.0, abs=3.0)
 
 
-def test_move_that_is_taken_up_an_hour_after_its_deadline_goes_as_fast_as_it_may(file: JournalFile) -> None:
+def test_move_taken_up_past_its_deadline_goes_as_fast_as_it_may(file: JournalFile) -> None:
     cluster = Moved()
     cluster.part = 0.0  # nothing arrives while nobody keeps the rate
     begun(cluster, pacer_to(100.0, file, 1, 500_000), file)
@@ -102,7 +102,7 @@ def test_move_that_is_taken_up_an_hour_after_its_deadline_goes_as_fast_as_it_may
     assert cluster.throttles == Standing()
 
 
-def test_rate_that_somebody_changed_is_left_alone_and_the_others_follow(file: JournalFile) -> None:
+def test_rate_that_somebody_changed_stays_and_others_follow(file: JournalFile) -> None:
     cluster = Moved()
     cluster.part = 0.8
     pacer = begun(cluster, pacer_to(100.0, file), file)
@@ -113,7 +113,7 @@ def test_rate_that_somebody_changed_is_left_alone_and_the_others_follow(file: Jo
     assert cluster.rates[2][FOLLOWER_RATE] != before
 
 
-def test_kill_while_the_rate_changes_leaves_what_verify_puts_back(file: JournalFile) -> None:
+def test_kill_while_a_rate_changes_leaves_what_verify_puts_back(file: JournalFile) -> None:
     cluster = Moved()
     cluster.part = 0.8
     pacer = begun(cluster, pacer_to(100.0, file), file)
@@ -150,7 +150,7 @@ def test_rate_that_could_not_be_set_is_set_at_the_next_look(file: JournalFile) -
     assert cluster.clock() == pytest.approx(100.0, abs=3.0)
 
 
-def test_limit_under_which_it_would_never_end_is_refused_unless_forced(file: JournalFile) -> None:
+def test_limit_too_low_to_ever_end_is_refused_unless_forced(file: JournalFile) -> None:
     cluster = Moved()
     cluster.grown_per_look = 3000  # within the three seconds that are watched: 1,000 bytes/s
     with pytest.raises(MoveError, match="would never end beside what producers write"):

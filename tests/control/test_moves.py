@@ -63,7 +63,7 @@ def ended(cluster: FakeCluster, what: ReassignmentPlan, file: JournalFile) -> Ve
     return verify(cluster, what, file)
 
 
-def test_throttle_stays_while_a_partition_moves_and_goes_afterwards(file: JournalFile) -> None:
+def test_throttle_stays_while_partitions_move_and_goes_after(file: JournalFile) -> None:
     cluster, what = three(), plan(p0=(2,), p1=(1, 3))
     assert execute(cluster, what, file) == [P0, P1]
     set_ = cluster.throttles
@@ -85,7 +85,7 @@ def test_throttles_are_preserved_where_that_is_wanted(file: JournalFile) -> None
     assert cluster.throttles != NOTHING
 
 
-def test_plan_that_was_in_the_same_file_keeps_its_throttle_as_long_as_it_moves(tmp_path: Path) -> None:
+def test_earlier_plan_in_a_file_is_throttled_while_it_moves(tmp_path: Path) -> None:
     """A script writes one plan after the other into one file, and moves beside what still moves (kafka-kit #346)."""
     cluster, first, second = three(), plan(p0=(2,)), plan(p1=(3,))
     execute(cluster, first, journal_in(tmp_path, plan_id="first"))
@@ -106,7 +106,7 @@ def test_plan_that_was_in_the_same_file_keeps_its_throttle_as_long_as_it_moves(t
     ]
 
 
-def test_cancel_of_a_plan_leaves_alone_what_the_plan_before_it_in_the_same_file_has_set(tmp_path: Path) -> None:
+def test_cancel_leaves_what_the_earlier_plan_in_the_file_set(tmp_path: Path) -> None:
     cluster, first, second = three(), plan(p0=(2,)), plan(p1=(3,))
     execute(cluster, first, journal_in(tmp_path, plan_id="first"))
     set_ = cluster.throttles
@@ -116,7 +116,7 @@ def test_cancel_of_a_plan_leaves_alone_what_the_plan_before_it_in_the_same_file_
     assert cluster.throttles == set_
 
 
-def test_way_back_of_a_plan_outlives_the_next_plan_in_the_same_file(tmp_path: Path) -> None:
+def test_way_back_of_a_plan_outlives_the_next_in_the_same_file(tmp_path: Path) -> None:
     first, second = journal_in(tmp_path, plan_id="first"), journal_in(tmp_path, plan_id="second")
     first.write_rollback({P0: (1,)})
     second.write_rollback({P1: (1,)})
@@ -125,9 +125,7 @@ def test_way_back_of_a_plan_outlives_the_next_plan_in_the_same_file(tmp_path: Pa
     assert second.rollback_path.name == "plan.second.rollback.json"
 
 
-def test_journal_of_a_plan_that_came_through_a_pipe_is_in_the_users_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_journal_of_a_piped_plan_is_in_the_users_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     file = JournalFile(Path("/dev/stdin"), "plan0001")
     cluster, what = three(), plan(p0=(2,))
@@ -141,7 +139,7 @@ def test_journal_of_a_plan_that_came_through_a_pipe_is_in_the_users_state(
     assert cluster.throttles == NOTHING
 
 
-def test_move_whose_new_replicas_are_in_sync_after_an_election_ends_when_it_is_ordered_again(file: JournalFile) -> None:
+def test_move_in_sync_after_an_election_ends_when_ordered_again(file: JournalFile) -> None:
     """The old broker is down, and the new one was elected although it was not in sync (KAFKA-14424)."""
     cluster, what = three(), plan(p0=(2,))
     execute(cluster, what, file)
@@ -151,7 +149,7 @@ def test_move_whose_new_replicas_are_in_sync_after_an_election_ends_when_it_is_o
     assert cluster.moving == {}
 
 
-def test_directory_that_a_broker_does_not_have_is_refused_before_anything_moves(file: JournalFile) -> None:
+def test_directory_a_broker_lacks_is_refused_before_any_move(file: JournalFile) -> None:
     """One with a slash at its end is another one for the brokers."""
     cluster, what = three(), ReassignmentPlan({P0: (1, 2)}, {Replica(*P0, 2): "/other/"})
     said = "broker 2 has no log directory /other/, where orders-0 is to go: it has /data, /other"
@@ -161,7 +159,7 @@ def test_directory_that_a_broker_does_not_have_is_refused_before_anything_moves(
 
 
 @pytest.mark.long
-def test_list_that_brokers_would_not_take_is_refused_before_anything_is_set(file: JournalFile) -> None:
+def test_list_too_long_for_brokers_is_refused_before_any_change(file: JournalFile) -> None:
     partitions = [Partition("orders", number) for number in range(5_000)]
     cluster = FakeCluster(dict.fromkeys(partitions, (1,)))
     what = ReassignmentPlan(dict.fromkeys(partitions, (2,)), {})
@@ -186,7 +184,7 @@ def test_topics_outside_the_plan_need_not_be_readable(file: JournalFile) -> None
         execute(cluster, plan(p0=(3,)), file)
 
 
-def test_plan_that_a_shell_has_put_behind_stdin_has_its_journal_beside_its_file(tmp_path: Path) -> None:
+def test_plan_behind_stdin_has_its_journal_beside_its_file(tmp_path: Path) -> None:
     """`--reassignment-json-file /dev/stdin < plan.json`: nothing is written to /dev."""
     (tmp_path / "plan.json").write_text("the plan")
     with (tmp_path / "plan.json").open() as plan_file:
@@ -194,9 +192,7 @@ def test_plan_that_a_shell_has_put_behind_stdin_has_its_journal_beside_its_file(
         assert {file.path.parent, file.rollback_path.parent, file.lock_path.parent} == {tmp_path}
 
 
-def test_journals_of_other_clusters_and_of_commands_at_work_are_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_journals_at_work_or_of_other_clusters_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All plans that came through a pipe have theirs in one folder."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     here, there = three(), three()
@@ -215,7 +211,7 @@ def test_journals_of_other_clusters_and_of_commands_at_work_are_left_alone(
     assert there.throttles != NOTHING
 
 
-def test_verify_leaves_the_throttle_to_a_command_that_is_at_work(file: JournalFile) -> None:
+def test_verify_leaves_the_throttle_to_a_command_at_work(file: JournalFile) -> None:
     """Between two steps of a move nothing moves; its throttle is not to go then."""
     cluster, what = three(), plan(p0=(2,), p1=(2,))
     with file.locked() as mine:
@@ -229,7 +225,7 @@ def test_verify_leaves_the_throttle_to_a_command_that_is_at_work(file: JournalFi
 
 
 @pytest.mark.parametrize("between_steps", [False, True])
-def test_verify_leaves_the_rate_to_another_move_of_the_same_rate(
+def test_verify_leaves_the_rate_to_another_move_of_that_rate(
     file: JournalFile, tmp_path: Path, between_steps: bool
 ) -> None:
     """Also to one that moves step by step, and has nothing under way at this moment."""
@@ -256,7 +252,7 @@ def test_verify_leaves_the_rate_to_another_move_of_the_same_rate(
     assert cluster.throttles == NOTHING
 
 
-def test_verify_gives_somebody_elsewhere_time_to_begin_the_next_step(file: JournalFile) -> None:
+def test_verify_gives_somebody_elsewhere_time_for_the_next_step(file: JournalFile) -> None:
     cluster, what = three(), plan(p0=(2,), p1=(2,))
     execute(cluster, what, file, Orders(throttle=100, at_once=1))
     cluster.end_moves()
@@ -271,7 +267,7 @@ def test_verify_gives_somebody_elsewhere_time_to_begin_the_next_step(file: Journ
     assert cluster.throttles != NOTHING
 
 
-def test_move_whose_steps_were_broken_off_is_told_and_its_throttle_goes(file: JournalFile) -> None:
+def test_move_broken_off_between_steps_is_told_and_unthrottled(file: JournalFile) -> None:
     cluster, what = three(), plan(p0=(2,), p1=(2,))
     execute(cluster, what, file, Orders(throttle=100, at_once=1))
     cluster.end_moves()
@@ -351,7 +347,7 @@ def test_move_beside_another_needs_additional(file: JournalFile) -> None:
     assert execute(cluster, plan(p0=(2,)), file, Orders(additional=True)) == [P0]
 
 
-def test_partition_that_moves_elsewhere_is_turned_with_additional(file: JournalFile) -> None:
+def test_partition_moving_elsewhere_is_turned_with_additional(file: JournalFile) -> None:
     cluster = three()
     cluster.try_to_reassign({P0: (3,)})
     with pytest.raises(MoveError, match="give --additional"):
@@ -368,7 +364,7 @@ def test_throttle_goes_where_the_whole_plan_is_refused(file: JournalFile) -> Non
     assert cluster.throttles == NOTHING
 
 
-def test_throttle_stays_where_part_of_the_plan_is_refused_and_goes_with_the_rest(file: JournalFile) -> None:
+def test_throttle_stays_if_a_part_is_refused_and_goes_with_rest(file: JournalFile) -> None:
     cluster, what = three(), plan(p0=(2,), p1=(2,))
     cluster.refuses = {P1: "no"}
     with pytest.raises(MoveError, match="refuses to move orders-1: no; 1 others have begun"):
@@ -419,7 +415,7 @@ def test_throttle_that_shows_late_is_waited_for(file: JournalFile) -> None:
 
 
 @pytest.mark.parametrize("late", [31.0, 45.0])
-def test_throttle_that_does_not_show_in_time_is_taken_back_unseen(file: JournalFile, late: float) -> None:
+def test_throttle_that_shows_too_late_is_taken_back_unseen(file: JournalFile, late: float) -> None:
     cluster = three()
     cluster.shows_late_seconds = late
     with pytest.raises(MoveError, match="the cluster does not show what was set"):
@@ -431,7 +427,7 @@ def test_throttle_that_does_not_show_in_time_is_taken_back_unseen(file: JournalF
     assert cluster.throttles == NOTHING
 
 
-def test_what_cannot_be_taken_back_is_said_and_done_by_the_next_verify(file: JournalFile) -> None:
+def test_what_cannot_be_taken_back_is_said_and_verify_does_it(file: JournalFile) -> None:
     cluster = three()
     cluster.shows_late_seconds = 1_000.0
     with pytest.raises(MoveError, match="what was set of it is there still: `weir move verify` removes it"):
@@ -441,7 +437,7 @@ def test_what_cannot_be_taken_back_is_said_and_done_by_the_next_verify(file: Jou
     assert cluster.throttles == NOTHING
 
 
-def test_cancel_ends_additions_too_and_leaves_what_moves_elsewhere(file: JournalFile) -> None:
+def test_cancel_ends_additions_and_leaves_what_moves_elsewhere(file: JournalFile) -> None:
     cluster, what = three(), plan(p0=(1, 2), p1=(2,))
     execute(cluster, what, file)
     cluster.try_to_reassign({P1: (3,)})
@@ -455,7 +451,7 @@ def test_cancel_ends_additions_too_and_leaves_what_moves_elsewhere(file: Journal
     assert cluster.throttles == NOTHING
 
 
-def test_logs_are_moved_when_their_replica_is_there_and_told_where_it_is_not(file: JournalFile) -> None:
+def test_logs_move_where_their_replica_is_and_else_it_is_told(file: JournalFile) -> None:
     replica = Replica(*P0, 2)
     what = ReassignmentPlan({P0: (1, 2)}, {replica: "/other", Replica(*P0, 1): "/other"})
     cluster = FakeCluster({P0: (1,)})
@@ -521,7 +517,7 @@ def test_progress_tells_rate_time_left_and_who_holds_it_up() -> None:
     assert (progress.slowest.broker, progress.slowest.rate, progress.seconds_left) == (3, 100, 9)
 
 
-def test_following_goes_on_when_the_cluster_is_back_and_gives_up_after_ten_minutes() -> None:
+def test_following_outlasts_an_outage_of_up_to_ten_minutes() -> None:
     """A controller that fails, and a cluster that is away."""
     cluster, what = three(), plan(p0=(2,))
     cluster.try_to_reassign({P0: (2,)})
@@ -556,7 +552,7 @@ def test_damaged_journal_is_told(file: JournalFile) -> None:
         execute(three(), plan(p0=(2,)), file)
 
 
-def test_journal_that_cannot_be_written_stops_a_move_before_it_begins(file: JournalFile) -> None:
+def test_unwritable_journal_stops_a_move_before_it_begins(file: JournalFile) -> None:
     file.path.mkdir()
     cluster = three()
     with pytest.raises(MoveError, match="cannot be read"):

@@ -32,12 +32,12 @@ def sidecar(broker_id: int) -> Config:
     return load_config(COMPOSE.parent / source)
 
 
-def test_each_service_has_an_image_of_a_version_that_can_be_changed() -> None:
+def test_each_service_has_a_versioned_image_that_can_be_changed() -> None:
     for name, service in services().items():
         assert re.fullmatch(r"\$\{[A-Z]+_IMAGE:-[\w/]+:v?\d+\.\d+\.\d+\}", service["image"]), name
 
 
-def test_no_port_of_the_machine_is_taken_twice_and_none_is_open_to_others() -> None:
+def test_no_port_is_taken_twice_and_none_is_open_to_others() -> None:
     published = [port.rsplit(":", 1)[0] for service in services().values() for port in service.get("ports", [])]
     assert len(set(published)) == len(published) == 7
     assert all(port.startswith("127.0.0.1:") for port in published)
@@ -52,7 +52,7 @@ def test_every_service_mounts_what_is_there() -> None:
 
 
 @pytest.mark.parametrize("broker_id", BROKERS)
-def test_a_brokers_name_for_each_broker_leads_to_its_own_sidecar(broker_id: int) -> None:
+def test_each_brokers_name_leads_to_its_own_sidecar(broker_id: int) -> None:
     config = sidecar(broker_id)
     broker = services()[f"kafka{broker_id}"]
     assert config.broker_id == broker["environment"]["KAFKA_NODE_ID"] == broker_id
@@ -80,7 +80,7 @@ def test_a_sidecar_and_its_broker_share_a_network_and_no_port(broker_id: int) ->
     assert upstreams == {listeners(broker_id, "KAFKA_LISTENERS", "REPLICATION")}
 
 
-def test_prometheus_finds_the_sidecars_under_their_brokers_names() -> None:
+def test_prometheus_finds_sidecars_under_their_brokers_names() -> None:
     targets = yaml.safe_load(CONFIGURATION.read_text())["scrape_configs"][0]["static_configs"]
     assert [each["targets"] for each in targets] == [[f"kafka{broker_id}:9690"] for broker_id in BROKERS]
     assert {f"kafka{broker_id}" for broker_id in BROKERS} < set(services())

@@ -28,13 +28,15 @@ def test_rules_name_metrics_that_sidecars_export() -> None:
     assert named <= exported() | recorded()
 
 
-def test_dashboard_names_metrics_that_sidecars_export_or_rules_record() -> None:
+def test_dashboard_names_metrics_that_are_exported_or_recorded() -> None:
+    """Sidecars export them, or rules record them."""
     named = set().union(*(metrics_in(query) for _, query in queries()))
     assert named <= exported() | recorded()
     assert {name for name in recorded() if name.startswith("kip73:")} <= named
 
 
-def test_dashboard_shows_every_counter_of_what_was_not_throttled_or_lost() -> None:
+def test_dashboard_shows_all_counters_of_unthrottled_or_lost() -> None:
+    """It shows each counter of what was not throttled, and of what was lost."""
     named = set().union(*(metrics_in(query) for _, query in queries()))
     assert {
         name
@@ -43,7 +45,8 @@ def test_dashboard_shows_every_counter_of_what_was_not_throttled_or_lost() -> No
     } <= named
 
 
-def test_dashboard_goes_by_the_data_source_the_clusters_and_the_brokers_that_are_chosen() -> None:
+def test_dashboard_uses_the_chosen_source_clusters_and_brokers() -> None:
+    """Each query goes to the data source, the jobs and the brokers that are chosen."""
     variables = {variable["name"]: variable for variable in dashboard()["templating"]["list"]}
     assert [variables[name]["type"] for name in ("datasource", "job", "broker")] == ["datasource", "query", "query"]
     for panel in panels():

@@ -53,7 +53,7 @@ def test_packages_of_python_are_fetched_by_their_hashes_alone() -> None:
         assert "--require-hashes" in command or "--no-index" in command, command
 
 
-def test_base_is_named_by_its_digest_and_has_a_python_that_weir_knows() -> None:
+def test_base_is_named_by_its_digest_and_has_a_known_python() -> None:
     found = re.fullmatch(r"python:(3\.\d+)\.\d+-slim-\w+@sha256:[0-9a-f]{64}", DEFAULT_BASE)
     assert found is not None
     assert f"Programming Language :: Python :: {found[1]}" in PROJECT_FACTS["classifiers"]

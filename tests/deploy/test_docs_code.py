@@ -138,7 +138,7 @@ def test_keys_told_are_those_that_are_read_with_their_defaults() -> None:
     assert len(told) > 60
 
 
-def test_keys_of_tls_told_are_those_that_are_read_with_their_defaults() -> None:
+def test_tls_keys_told_are_those_read_with_their_defaults() -> None:
     def tables(kind: type[KeyTable]) -> Iterator[type[KeyTable]]:
         yield kind
         for one in kind.__subclasses__():
@@ -173,7 +173,7 @@ def test_what_is_reloaded_is_told() -> None:
 # Metrics and alerts
 
 
-def test_metrics_told_are_those_that_are_exported_with_their_labels() -> None:
+def test_metrics_told_are_those_exported_with_their_labels() -> None:
     told = {
         name: tuple(labels.split(",")) if labels else ()
         for cell, _ in rows(section(RUNNING, "## Metrics"), 2)

@@ -87,7 +87,8 @@ def test_every_manifest_is_valid_and_belongs_to_the_release(way: str, minor: int
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_policy_gives_a_pod_a_valid_sidecar_with_no_more_rights_than_it_needs(way: str) -> None:
+def test_policy_gives_a_pod_a_sidecar_with_no_needless_rights(way: str) -> None:
+    """The pod is valid by the API's schema, and nothing waits until the sidecar is ready."""
     pod = with_sidecar(way)
     validate(pod)
     sidecar = sidecar_of(pod)
@@ -251,7 +252,7 @@ def test_the_image_is_named_in_one_place() -> None:
     assert "weir-capture:" not in text
 
 
-def test_pods_with_ipv6_alone_and_a_port_that_the_api_server_reaches() -> None:
+def test_ipv6_pods_have_a_port_that_the_api_server_reaches() -> None:
     found = charted("strimzi", WEBHOOK, adminListen="[::]:9690", webhook={"port": 10250})
     assert '\n[admin]\nlisten = "[::]:9690"\n' in one("ConfigMap", found, "weir-kafka")["data"]["weir.toml"]
     (container,) = one("Deployment", found)["spec"]["template"]["spec"]["containers"]

@@ -65,7 +65,7 @@ def test_weir_is_the_one_name_that_is_installed(way: str, tmp_path: Path, dist: 
 
 
 @pytest.mark.parametrize("command", [("weir",), ("python", "-P", "-m", "weir")], ids=" ".join)
-def test_at_the_top_of_the_checkout_the_names_of_rooms_are_those_of_other_packages(
+def test_in_the_checkout_names_of_rooms_mean_other_packages(
     tmp_path: Path, dist: Path, clone: Path, command: tuple[str, ...]
 ) -> None:
     """`python -m` without `-P` finds the checkout's folders before all that is installed, as CONTRIBUTING.md tells."""
@@ -112,7 +112,7 @@ def damaged(environment: Environment, package: str) -> list[str]:
 
 
 @pytest.mark.integration
-def test_weir_and_packages_with_names_of_rooms_leave_each_other_alone(tmp_path: Path, wheel: Path) -> None:
+def test_weir_and_packages_named_like_rooms_keep_apart(tmp_path: Path, wheel: Path) -> None:
     """`limits` and `control` are packages of PyPI, too. Each is whole before and after the others come and go."""
     environment = Environment(tmp_path / "env", is_alone=True)
     others = {"limits": "limits==5.8.0", "flask_limiter": "flask-limiter==4.1.1", "control": "control==0.10.2"}
@@ -132,7 +132,7 @@ def test_weir_and_packages_with_names_of_rooms_leave_each_other_alone(tmp_path: 
     assert not (environment.packages / "weir").exists()
 
 
-def test_the_demo_of_the_wheel_tells_what_it_does_and_what_it_lacks(tmp_path: Path, wheel: Path) -> None:
+def test_demo_of_the_wheel_tells_what_it_does_and_lacks(tmp_path: Path, wheel: Path) -> None:
     environment = Environment(tmp_path / "env")
     environment.install(wheel)
     (here := tmp_path / "here").mkdir()

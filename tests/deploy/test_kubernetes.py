@@ -82,7 +82,7 @@ def test_sidecar_that_hangs_is_killed_within_ten_seconds() -> None:
     check_hangs_are_ended(sidecar_of(pod()))
 
 
-def test_brokers_are_restarted_one_by_one_when_nothing_is_out_of_sync(tmp_path: Path) -> None:
+def test_brokers_are_restarted_one_by_one_when_all_is_in_sync(tmp_path: Path) -> None:
     """The probe's own words are run, with a kafka-topics.sh that says what it is told."""
     spec = of_base("StatefulSet")["spec"]
     assert spec["minReadySeconds"] >= 10

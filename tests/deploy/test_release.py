@@ -80,7 +80,7 @@ def test_the_sdist_has_every_room_once(dist: Path, wheel: Path) -> None:
     }
 
 
-def test_the_extra_of_the_demo_has_what_building_and_reading_tables_takes() -> None:
+def test_demo_extra_has_what_building_and_reading_tables_takes() -> None:
     extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert {*extras["history"], *extras["pipeline"]} < set(extras["demo"])
     assert {re.split("[<>=]", needed)[0] for needed in extras["demo"]} == set(demo.PACKAGES)

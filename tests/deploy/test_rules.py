@@ -29,7 +29,7 @@ def test_rules_fire_when_they_should_and_are_silent_when_not() -> None:
 
 
 @needs("promtool")
-async def test_metrics_of_a_sidecar_have_names_that_prometheus_recommends_but_one() -> None:
+async def test_all_metric_names_but_one_are_as_prometheus_recommends() -> None:
     """Prometheus keeps `_sum` for histograms; KIP-73 calls this one SumReplicaLag, and dashboards rely on the name."""
     shown = b"".join(render(every_family()))
     done = subprocess.run(["promtool", "check", "metrics"], input=shown, capture_output=True)  # noqa: ASYNC221
@@ -67,7 +67,7 @@ def test_alert_says_what_to_do_and_is_tested_both_ways(alert: str) -> None:
 
 
 @pytest.mark.parametrize("alert", alerts())
-def test_alert_has_a_section_of_the_runbook_that_says_what_to_look_at_and_to_do(alert: str) -> None:
+def test_alert_has_a_runbook_section_on_what_to_look_at_and_do(alert: str) -> None:
     assert f"runbook: docs/operations.md#{alert.lower()}\n" in alerts()[alert]
     _, found, after = RUNBOOK.read_text().partition(f"\n### {alert}\n")
     assert found

@@ -49,7 +49,7 @@ def test_systemd_finds_no_fault_in_the_unit(tmp_path: Path, drop_ins: tuple[Path
     assert (done.returncode, complaints(done)) == (0, [])
 
 
-def test_systemd_finds_no_fault_in_a_broker_bound_to_its_sidecar(tmp_path: Path) -> None:
+def test_systemd_finds_no_fault_in_a_broker_bound_to_a_sidecar(tmp_path: Path) -> None:
     broker = tmp_path / "distribution" / "kafka.service"
     broker.parent.mkdir()
     broker.write_text("[Service]\nExecStart=/bin/true\n")
@@ -86,7 +86,8 @@ def test_systemd_finds_no_fault_in_the_copying_of_samples(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed")
-def test_finished_samples_alone_are_copied_and_stay_when_they_go_here(tmp_path: Path) -> None:
+def test_only_finished_samples_are_copied_and_copies_stay(tmp_path: Path) -> None:
+    """The copies stay when the samples themselves go."""
     hour = Path("date=2026-11-22", "hour=10")
     here, there = tmp_path / "here", tmp_path / "there"
     (here / hour).mkdir(parents=True)

@@ -74,7 +74,7 @@ async def test_a_response_of_an_impossible_size_ends_its_connection(size: int) -
         await refused(relay, client, broker, "invalid_frame_size", "upstream")
 
 
-async def test_a_fetch_that_is_larger_than_the_limit_passes_as_far_as_it_comes() -> None:
+async def test_fetch_above_the_limit_passes_as_far_as_it_comes() -> None:
     async with beside_another(fetch_size_limit=1000) as (relay, client, broker):
         begun = struct.pack(">ihhihi", 2**31 - 1, 1, 3, 9, -1, 5) + b"x" * 100_000
         await client.send(begun)
@@ -109,7 +109,7 @@ async def test_a_topic_name_of_32767_bytes_is_relayed() -> None:
         await client.expect(data)
 
 
-async def test_a_response_that_no_request_waits_for_ends_its_connection() -> None:
+async def test_response_that_no_request_awaits_ends_its_connection() -> None:
     async with beside_another() as (relay, client, broker):
         await broker.send(response(5))
         line = await refused(relay, client, broker, "unexpected_response", "upstream")
@@ -126,7 +126,8 @@ async def test_a_response_to_another_request_ends_its_connection(asked: bytes) -
         assert len(relay.throttle.told("close")) == len(relay.throttle.told("plan")) - 1
 
 
-async def test_a_malformed_response_to_a_replicas_fetch_ends_its_connection_and_is_given_up() -> None:
+async def test_malformed_response_to_a_replica_ends_its_connection() -> None:
+    """The fetch is given up: nothing is settled, and its throttle is closed."""
     async with beside_another() as (relay, client, broker):
         await client.send(fetch(1, 5))
         await broker.expect(fetch(1, 5))
@@ -158,7 +159,8 @@ async def test_a_request_cut_anywhere_leaves_nothing_behind(asked: bytes, end: s
 
 @pytest.mark.parametrize("asked", [request(3, 0, 1), fetch(1, 5)], ids=["passed", "scanned"])
 @pytest.mark.parametrize("end", ["close", "reset"])
-async def test_a_broker_that_dies_anywhere_in_a_response_ends_the_clients_connection(asked: bytes, end: str) -> None:
+async def test_broker_that_dies_in_a_response_ends_the_connection(asked: bytes, end: str) -> None:
+    """Wherever the response is cut, its client's connection ends, and nothing is settled."""
     data = fetch_response(1, topics=((b"t", ((0, 1, b"r" * 20), (1, 2, b""))),))
     async with beside_another() as (relay, client, broker):
         client.close()
@@ -191,7 +193,7 @@ async def test_a_reset_is_passed_as_a_close(who: str) -> None:
         assert relay.log.lines == []
 
 
-async def test_a_client_that_reads_nothing_stops_the_reading_from_the_broker() -> None:
+async def test_client_that_reads_nothing_stops_reads_from_the_broker() -> None:
     """What it costs is one buffer; when it reads again, all bytes come."""
     async with beside_another() as (relay, client, broker):
         await client.send(request(3, 0, 1))
@@ -210,7 +212,7 @@ async def test_a_client_that_reads_nothing_stops_the_reading_from_the_broker() -
         await client.expect(whole[sent : sent + 1000])
 
 
-async def test_a_broker_that_reads_nothing_stops_the_reading_from_its_client() -> None:
+async def test_broker_that_reads_nothing_stops_reads_from_its_client() -> None:
     async with beside_another() as (relay, client, broker):
         await client.send(struct.pack(">ihhi", 2**31 - 1, 3, 0, 1))
         sent = await client.send_until_blocked(b"x" * 1_000_000)
@@ -270,7 +272,7 @@ async def test_a_client_that_sends_byte_by_byte_is_served(asked: bytes) -> None:
         await client.expect(data)
 
 
-async def test_a_client_that_vanishes_while_its_fetch_is_held_leaves_nothing_held() -> None:
+async def test_client_that_vanishes_leaves_nothing_of_its_held_fetch() -> None:
     async with beside_another() as (relay, client, broker):
         relay.throttle.decisions.append(Hold(float("inf")))
         await client.send(fetch(1, 5))

@@ -74,7 +74,7 @@ def test_captured_frames_are_read_alike_by_another_codec(mode: Mode) -> None:
         assert_read_alike(request, response)
 
 
-def test_what_is_granted_beside_live_records_goes_along_with_one() -> None:
+def test_what_is_granted_beside_live_records_goes_with_one() -> None:
     """A grant alone would be answered at once, and the next live record would wait behind that answer."""
     mode = CORNERS[1]  # the newest that has names on the wire
     with recorded_cluster(mode) as (cluster, recorders):

@@ -181,7 +181,7 @@ def test_replica_is_throttled_out_of_the_isr_and_never_in_it(mode: Mode) -> None
 
 
 @pytest.mark.parametrize("mode", every_mode(lambda mode: mode in CORNERS))
-def test_records_that_an_isolated_leader_took_go_when_it_is_back(mode: Mode) -> None:
+def test_records_of_an_isolated_leader_go_when_it_is_back(mode: Mode) -> None:
     """Two logs have different records at the same offsets, from two leader epochs. In the end both are alike."""
     cut_off = Route.BOTH | Route.CONTROLLER
     routes = {1: Route.BOTH, 2: cut_off, 3: cut_off}

@@ -57,7 +57,7 @@ WITHIN = {
 WITHIN["procMount in a user namespace"]["spec"]["hostUsers"] = False
 
 
-def test_other_pods_are_held_to_what_pod_security_calls_baseline(api: ApiServer, namespace: str) -> None:
+def test_other_pods_are_held_to_pod_securitys_baseline(api: ApiServer, namespace: str) -> None:
     """The same pods in a namespace of that level are refused by Pod Security, and the others taken."""
     space, judge = Namespace(api, namespace), Namespace(api, f"{namespace}-baseline")
     api.kubectl("create", "namespace", judge.name)

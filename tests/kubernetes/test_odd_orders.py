@@ -73,7 +73,7 @@ def test_one_upgrade_leads_from_the_webhook_to_the_policy(space: Namespace) -> N
         space.get("deployment", "weir-kafka-webhook")
 
 
-def test_a_second_release_of_a_cluster_is_refused_and_the_first_stays(space: Namespace) -> None:
+def test_second_release_of_a_cluster_is_refused_and_first_stays(space: Namespace) -> None:
     space.install("strimzi")
     before = space.get("configmap", "weir-kafka")
     with pytest.raises(Refused, match="invalid ownership"):
@@ -122,7 +122,7 @@ def limited_pod() -> Manifest:
     return pod
 
 
-def test_a_quota_that_would_keep_brokers_back_keeps_the_chart_back(space: Namespace) -> None:
+def test_quota_that_would_keep_brokers_back_stops_the_chart(space: Namespace) -> None:
     space.create(quota(limits_cpu="10", limits_memory="10Gi", requests_cpu="10", pods="20"))
     with pytest.raises(Refused, match=r"resources lack what the ResourceQuota team asks .* limits\.cpu"):
         space.install("strimzi")
@@ -130,7 +130,7 @@ def test_a_quota_that_would_keep_brokers_back_keeps_the_chart_back(space: Namesp
     space.in_force(limited_pod())
 
 
-def test_a_quota_with_defaults_for_what_containers_lack_does_not(space: Namespace) -> None:
+def test_quota_with_defaults_for_what_containers_lack_does_not(space: Namespace) -> None:
     default = {"type": "Container", "default": {"cpu": "2"}}
     limits = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "team"}, "spec": {"limits": [default]}}
     space.create(quota(limits_cpu="10"), limits)

@@ -49,7 +49,7 @@ def test_new_follower_is_harmless(tmp_path: Path) -> None:
     assert bad_signs(log_of(tmp_path, *HARMLESS)) == []
 
 
-def test_partition_that_waits_for_a_new_leader_epoch_is_harmless_once(tmp_path: Path) -> None:
+def test_partition_awaiting_a_new_leader_epoch_is_harmless_once(tmp_path: Path) -> None:
     older = "INFO Partition {} has an older epoch (1) than the current leader. Will await the new LeaderAndIsr state"
     failed = "WARN kafka.server.ReplicaFetcherThread - Partition {} marked as failed"
     lines = [text.format(name) for text, name in ((older, "a-0"), (failed, "b-0"), (failed, "a-0"), (failed, "a-0"))]

@@ -159,7 +159,7 @@ def test_demo_that_fails_says_why(
     assert capsys.readouterr().out == "The demo failed: broker 1 ended: [/127.0.0.1:9092] is taken\n"
 
 
-def test_demo_without_java_says_what_to_install_before_it_begins(
+def test_demo_without_java_says_what_to_install_before_it_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def find_java() -> Path:

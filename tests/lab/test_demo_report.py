@@ -26,7 +26,7 @@ def samples(tmp_path: Path) -> Path:
     return folder
 
 
-def test_exported_bytes_are_those_of_the_leaders_and_of_the_topic(samples: Path) -> None:
+def test_exported_bytes_are_those_of_leaders_and_of_the_topic(samples: Path) -> None:
     assert exported_bytes(samples, "orders") == 123
 
 

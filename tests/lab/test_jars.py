@@ -48,7 +48,7 @@ def test_connect_is_listed_and_shares_no_jar_with_its_kafka() -> None:
     assert not {jar.path for jar in connect} & {jar.path for jar in broker}
 
 
-def test_hdfs_of_the_tests_is_of_the_hadoop_that_spark_comes_with() -> None:
+def test_hdfs_of_the_tests_is_of_the_hadoop_spark_comes_with() -> None:
     (server,) = read_manifest("hadoop-minicluster")
     client = f"hadoop-client-api-{server.coordinates[2]}.jar"
     assert (Path(pyspark.__file__).parent / "jars" / client).is_file()
@@ -60,7 +60,7 @@ def test_s3a_of_the_tests_is_of_the_hadoop_that_spark_comes_with() -> None:
     assert (Path(pyspark.__file__).parent / "jars" / client).is_file()
 
 
-def test_connector_of_the_tests_is_for_the_scala_that_spark_comes_with() -> None:
+def test_connector_of_tests_is_for_the_scala_spark_comes_with() -> None:
     (connector,) = (jar for jar in read_manifest("spark-kafka") if "spark-sql-kafka" in jar.path)
     scala = connector.coordinates[1].rpartition("_")[2]
     assert list((Path(pyspark.__file__).parent / "jars").glob(f"spark-sql_{scala}-*.jar"))
@@ -134,7 +134,7 @@ def test_without_any_package_client_the_error_says_what_to_do(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("client", ["mvn", "java"])
-def test_unreachable_registry_is_told_with_the_clients_last_words(
+def test_unreachable_registry_is_told_in_the_clients_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client: str
 ) -> None:
     tool = tmp_path / "bin" / client

@@ -56,9 +56,7 @@ def test_old_java_is_refused_with_its_version(tmp_path: Path, monkeypatch: pytes
     assert (refused.value.needed, refused.value.found) == (17, "8")
 
 
-def test_java_command_puts_settings_before_the_class_and_arguments_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_java_command_has_settings_then_class_then_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "bin", "17.0.1").parent.parent))
     command = java_command([Path("a.jar"), Path("b.jar")], "kafka.Kafka", ["x"], heap_mb=99, properties={"k": "v"})
     assert command[0] == str(tmp_path / "bin" / "java")

@@ -8,7 +8,7 @@ from weir.lab.errors import LabError
 from weir.lab.network import LOOPBACK, Ports, egress_address, ephemeral_range
 
 
-def test_ports_are_distinct_and_below_those_of_outgoing_connections() -> None:
+def test_ports_are_distinct_and_below_the_ephemeral_range() -> None:
     with Ports((LOOPBACK, egress_address(1))) as ports:
         taken = [ports.take() for _ in range(20)]
     assert len(set(taken)) == 20

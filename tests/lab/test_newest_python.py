@@ -17,7 +17,7 @@ def python(folder: Path, name: str, version: str) -> Path:
     return folder / name
 
 
-def test_newest_is_one_of_path_or_of_pyenv_that_is_newer_and_known(tmp_path: Path) -> None:
+def test_newest_is_a_newer_known_python_of_path_or_pyenv(tmp_path: Path) -> None:
     environment = {"PATH": str(tmp_path / "bin"), "PYENV_ROOT": str(tmp_path)}
     python(tmp_path / "bin", "python3.12", "3 12 9")
     python(tmp_path / "bin", "python3.13-config", "3 13 99")

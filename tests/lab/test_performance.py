@@ -11,7 +11,7 @@ CONSUMED = (
 )
 
 
-def test_consumed_figures_stand_under_the_heading_with_log_lines_between() -> None:
+def test_consumed_figures_stand_below_heading_and_log_lines() -> None:
     assert parse_consumed(CONSUMED) == Consumed(5458, 66.5392)
 
 

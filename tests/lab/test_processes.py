@@ -56,7 +56,7 @@ def test_line_of_an_earlier_run_does_not_count(supervisor: Supervisor) -> None:
         process.wait_for_line("started", seconds=30)
 
 
-def test_process_that_ends_early_is_told_with_the_end_of_its_log(supervisor: Supervisor) -> None:
+def test_process_that_ends_early_is_told_with_its_logs_end(supervisor: Supervisor) -> None:
     process = shell(supervisor, "echo 'no such property'; exit 7")
     with pytest.raises(ProcessFailed, match=r"worker: ended with status 7") as failed:
         process.wait_for_line("started", seconds=30)

@@ -37,13 +37,13 @@ def test_worst_window_is_never_wider_than_a_second() -> None:
     assert series.worst_window()[0] == 927
 
 
-def test_worst_window_counts_no_part_of_a_step_that_came_outside_of_it() -> None:
+def test_worst_window_counts_no_part_of_a_step_outside_of_it() -> None:
     """The step at 1.03 s was seen at 1.1 s: a window from 0.05 s on may not have a part of it."""
     series = Series((0.0, 0.05, 0.1, 1.0, 1.1), (0, 0, 500, 500, 1000))
     assert series.worst_window() == (500, 0.0)
 
 
-def test_worst_window_counts_from_the_beginning_of_one_reading_to_the_end_of_another() -> None:
+def test_worst_window_is_from_a_readings_begin_to_anothers_end() -> None:
     """A file that is read late in the first reading, and early in the last, is seen over a shorter time than others."""
     narrow = Series((0.1, 1.0), (0, 900), begun=(0.0, 0.95))
     assert narrow.worst_window() == (900, 0.0)

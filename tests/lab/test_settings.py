@@ -48,7 +48,7 @@ def test_ingress_route_stands_where_the_broker_is_advertised() -> None:
     assert config.egress == ()
 
 
-def test_egress_route_listens_for_each_peer_and_for_its_own_broker() -> None:
+def test_egress_listens_for_each_peer_and_for_its_own_broker() -> None:
     """The broker's own name leads to the sidecar too, so its connections to itself must find a listener there."""
     config = config_of(Route.EGRESS)
     assert [(route.peer, str(route.listen), str(route.upstream)) for route in config.egress] == [
@@ -119,14 +119,12 @@ def test_throttle_of_a_broker_is_its_own_or_the_one_of_all(throttle: Any, expect
         (Route.BOTH | Route.CONTROLLER, "127.0.1.2", "127.0.1.2"),
     ],
 )
-def test_hosts_file_leads_to_the_sidecar_only_where_there_is_a_route(
-    route: Route, brokers: str, controller: str
-) -> None:
+def test_hosts_file_leads_to_the_sidecar_only_with_a_route(route: Route, brokers: str, controller: str) -> None:
     hosts = hosts_file(place(2, route), "machine")
     assert hosts == f"{brokers} localhost\n127.0.0.1 machine\n{controller} controller\n"
 
 
-def test_kraft_broker_has_a_controller_listener_only_where_the_controller_is() -> None:
+def test_kraft_broker_listens_as_controller_only_if_it_is_one() -> None:
     first = kraft_properties(place(1, Route.BOTH, client=23001), 1, "/data")
     second = kraft_properties(place(2, Route.BOTH, client=23002), 1, "/data")
     assert first["process.roles"] == "broker,controller"
@@ -137,7 +135,7 @@ def test_kraft_broker_has_a_controller_listener_only_where_the_controller_is() -
     assert second["advertised.listeners"] == "CLIENT://localhost:23002,REPL://localhost:20002"
 
 
-def test_controllers_route_leads_through_the_brokers_own_sidecar() -> None:
+def test_controllers_route_leads_through_its_brokers_sidecar() -> None:
     here = place(2, Route.BOTH | Route.CONTROLLER, client=23002)
     config = parse_config(sidecar_toml(here, [here], SidecarOptions()))
     assert ("127.0.1.2:24000", "127.0.0.1:24000") in {(str(r.listen), str(r.upstream)) for r in config.ingress}
@@ -156,7 +154,7 @@ def test_properties_text_writes_javas_booleans() -> None:
     assert properties_text({"a": True, "b": 1, "c": "x,y"}) == "a=true\nb=1\nc=x,y\n"
 
 
-def test_zookeeper_config_grants_sessions_as_short_as_the_brokers_ask_for() -> None:
+def test_zookeeper_grants_sessions_as_short_as_brokers_ask_for() -> None:
     lines = dict(line.split("=") for line in zookeeper_config(24000, str(Path("/data"))).splitlines())
     assert 2 * int(lines["tickTime"]) <= 6000
     assert lines["admin.enableServer"] == "false"

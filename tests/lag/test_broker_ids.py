@@ -44,7 +44,7 @@ class Cluster:
         return {peer for peer, _ in self.throttle.stats.replication_bytes}
 
 
-def test_made_up_replica_ids_have_no_series_once_the_cluster_was_asked() -> None:
+def test_made_up_ids_have_no_series_once_the_cluster_was_asked() -> None:
     cluster = Cluster()
     for replica in (FOLLOWER, *range(1000, 1100)):
         cluster.fetches(replica, 0.1)
@@ -56,7 +56,7 @@ def test_made_up_replica_ids_have_no_series_once_the_cluster_was_asked() -> None
     assert (cluster.replicas, cluster.peers) == ({FOLLOWER}, {FOLLOWER, NO_BROKER})
 
 
-def test_more_made_up_replica_ids_than_a_look_forgets_have_no_series_either() -> None:
+def test_more_made_up_ids_than_a_look_forgets_have_no_series() -> None:
     cluster = Cluster()
     for replica in (FOLLOWER, *range(1000, 1600)):
         cluster.fetches(replica)
@@ -74,7 +74,7 @@ def test_bytes_of_made_up_replica_ids_are_all_counted() -> None:
     assert sum(cluster.throttle.stats.replication_bytes.values()) == before == 3 * 20 * 100
 
 
-def test_broker_that_old_metadata_does_not_know_has_its_series_with_the_next_answer() -> None:
+def test_broker_unknown_to_metadata_gets_series_at_next_answer() -> None:
     """It was added a moment ago: its first fetches come before the answer that names it."""
     cluster = Cluster()
     new = cluster.fetches(4)
@@ -87,7 +87,7 @@ def test_broker_that_old_metadata_does_not_know_has_its_series_with_the_next_ans
     assert cluster.replicas == {4}
 
 
-def test_idle_broker_that_was_refused_has_its_series_when_it_is_known() -> None:
+def test_refused_idle_broker_has_its_series_once_it_is_known() -> None:
     cluster = Cluster()
     new = cluster.fetches(4)
     cluster.poll(ORDERS)
@@ -131,7 +131,8 @@ def test_ids_that_were_refused_are_bounded() -> None:
     assert [broker_id for broker_id in range(10) if brokers.is_refused(broker_id)] == [7, 8, 9]
 
 
-def test_id_that_the_cluster_knows_is_admitted_however_many_others_there_are() -> None:
+def test_known_id_is_admitted_however_many_others_there_are() -> None:
+    """Known is an id of which the cluster has told."""
     brokers = BrokerIds(most=1)
     brokers.admits(8, b"t")
     assert not brokers.admits(9, b"t")

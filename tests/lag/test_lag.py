@@ -73,7 +73,7 @@ def test_lagging_follower_that_never_reaches_the_end_goes_over(replica: Replica)
     assert not replica.row.stuck
 
 
-def test_lagging_follower_that_catches_up_after_each_burst_stays_under(replica: Replica) -> None:
+def test_lagging_follower_that_catches_up_each_time_stays_under(replica: Replica) -> None:
     """KIP-16 scenario 1: one large batch, however large, is not lag once it was read to the end."""
     end, worst = 0, 0.0
     for _ in range(20):
@@ -89,7 +89,7 @@ def test_lagging_follower_that_catches_up_after_each_burst_stays_under(replica: 
     assert worst == 4.0
 
 
-def test_stuck_follower_shows_its_silence_though_it_was_caught_up(replica: Replica) -> None:
+def test_stuck_follower_shows_silence_though_it_was_caught_up(replica: Replica) -> None:
     """KIP-16 scenario 2: no fetch arrives, and the lag grows with every scrape."""
     replica.fetch(500, 500)
     replica.clock.move(LAG_TIME_MAX)
@@ -100,7 +100,7 @@ def test_stuck_follower_shows_its_silence_though_it_was_caught_up(replica: Repli
     assert replica.row.lag_seconds == pytest.approx(630.1)
 
 
-def test_stuck_follower_that_lagged_before_shows_the_longer_time(replica: Replica) -> None:
+def test_stuck_follower_that_lagged_before_shows_longer_time(replica: Replica) -> None:
     replica.fetch(100, 500)
     replica.idle_for(10.0)
     replica.clock.move(40.0)
@@ -108,7 +108,7 @@ def test_stuck_follower_that_lagged_before_shows_the_longer_time(replica: Replic
     assert replica.row.stuck
 
 
-def test_bootstrapping_follower_that_was_caught_up_lags_until_it_is_again(replica: Replica) -> None:
+def test_bootstrapping_follower_lags_until_caught_up_again(replica: Replica) -> None:
     """KIP-16 scenario 3: after ten minutes down its lag does not begin at 0, and ends when it reaches the end."""
     replica.fetch(500, 500)
     replica.idle_for(10.0)
@@ -127,14 +127,14 @@ def test_bootstrapping_follower_that_was_caught_up_lags_until_it_is_again(replic
     assert replica.row.lag_seconds == 0
 
 
-def test_bootstrapping_follower_that_lagged_before_keeps_its_lag_begin(replica: Replica) -> None:
+def test_bootstrapping_follower_that_lagged_keeps_its_lag_begin(replica: Replica) -> None:
     replica.fetch(400, 500)
     replica.clock.move(600.0)
     replica.fetch(400, 90_000)
     assert replica.row.lag_seconds == 600.0
 
 
-def test_bootstrapping_follower_that_is_new_lags_from_its_first_fetch(replica: Replica) -> None:
+def test_new_bootstrapping_follower_lags_from_its_first_fetch(replica: Replica) -> None:
     replica.fetch(0, 90_000)
     assert replica.row.lag_seconds == 0
     replica.clock.move(45.0)
@@ -143,7 +143,7 @@ def test_bootstrapping_follower_that_is_new_lags_from_its_first_fetch(replica: R
     assert replica.row.lag_messages == 80_000
 
 
-def test_lag_of_an_idle_partition_updated_long_after_a_return_begins_then(replica: Replica) -> None:
+def test_lag_of_an_idle_partition_begins_with_a_late_update(replica: Replica) -> None:
     """Nothing new came for a minute after the follower was back, so its old silence is not this lag."""
     replica.fetch(500, 500)
     replica.clock.move(600.0)
@@ -161,7 +161,7 @@ def test_lag_after_catching_up_on_return_begins_anew(replica: Replica) -> None:
     assert replica.row.lag_seconds == 0
 
 
-def test_lag_of_an_idle_follower_does_not_flap_between_long_polls(replica: Replica) -> None:
+def test_idle_followers_lag_does_not_flap_between_long_polls(replica: Replica) -> None:
     replica.fetch(500, 500)
     replica.clock.move(2.0)
     assert replica.row.lag_seconds == 0
@@ -202,7 +202,7 @@ def test_update_with_an_unknown_high_watermark_changes_nothing(replica: Replica)
     assert replica.row.lag_messages == 400
 
 
-def test_sum_messages_follows_updates_and_forgets_of_every_replica(replica: Replica) -> None:
+def test_sum_messages_follows_updates_and_forgets_of_replicas(replica: Replica) -> None:
     replica.fetch(100, 500)
     replica.fetch(0, 50, partition=1)
     other = replica.other(3)

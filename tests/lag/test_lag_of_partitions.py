@@ -68,7 +68,7 @@ def version(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-def test_partition_that_its_replica_asks_for_no_more_lags_beside_others_of_its_topic(version: int) -> None:
+def test_partition_no_longer_asked_for_lags_beside_others(version: int) -> None:
     """One of two log directories is full: the follower drops its partitions, and fetches the others."""
     fetching = Fetching(version)
     fetching.run(5)
@@ -81,7 +81,8 @@ def test_partition_that_its_replica_asks_for_no_more_lags_beside_others_of_its_t
     assert (rows[KEPT].lag_seconds, rows[KEPT].stuck) == (0, False)
 
 
-def test_partition_that_is_asked_for_again_lags_since_it_went_until_it_is_caught_up(version: int) -> None:
+def test_partition_asked_for_again_lags_since_it_went(version: int) -> None:
+    """It lags until it is caught up."""
     fetching = Fetching(version)
     fetching.run(1)
     del fetching.follower.offsets[LOST]
@@ -97,7 +98,7 @@ def test_partition_that_is_asked_for_again_lags_since_it_went_until_it_is_caught
     assert (fetching.rows()[LOST].lag_seconds, fetching.rows()[LOST].lag_messages) == (0, 0)
 
 
-def test_silent_connection_is_not_hidden_by_another_one_of_its_topic(version: int) -> None:
+def test_silent_connection_is_seen_beside_another_of_its_topic(version: int) -> None:
     """One of two fetcher threads died: its connection stays open."""
     silent = Fetching(version)
     silent.follower.offsets.pop(KEPT)
@@ -110,7 +111,7 @@ def test_silent_connection_is_not_hidden_by_another_one_of_its_topic(version: in
     assert rows[KEPT].lag_seconds == 0
 
 
-def test_partition_that_another_connection_takes_over_does_not_lag(version: int) -> None:
+def test_partition_taken_over_by_another_connection_has_no_lag(version: int) -> None:
     """A fetcher connects anew, and the old connection is closed later."""
     fetching = Fetching(version)
     fetching.run(1)
@@ -123,7 +124,7 @@ def test_partition_that_another_connection_takes_over_does_not_lag(version: int)
 
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
-def test_partition_that_has_errors_only_lags_from_its_last_good_answer_on(version: int, side: SideName) -> None:
+def test_partition_with_errors_lags_since_its_last_good_answer(version: int, side: SideName) -> None:
     fetching = Fetching(version, side)
     fetching.run(5)
     fetching.logs[LOST].error_code = NOT_LEADER
@@ -146,7 +147,7 @@ def test_error_for_a_moment_is_not_lag(version: int) -> None:
     assert fetching.rows()[LOST].lag_seconds == 0
 
 
-def test_follower_that_talks_to_the_wrong_leader_lags_on_its_own_side_from_the_start(version: int) -> None:
+def test_follower_at_the_wrong_leader_lags_at_once_on_its_side(version: int) -> None:
     """Egress upstreams that were swapped in the configuration: there never was a good answer."""
     fetching = Fetching(version, "follower")
     for log in fetching.logs.values():
@@ -161,7 +162,7 @@ def test_follower_that_talks_to_the_wrong_leader_lags_on_its_own_side_from_the_s
 @pytest.mark.parametrize(
     ("side", "error_code"), [("leader", NOT_LEADER), ("leader", UNKNOWN_TOPIC), ("follower", UNKNOWN_TOPIC)]
 )
-def test_partition_that_its_leader_never_answered_for_has_no_lag(version: int, side: SideName, error_code: int) -> None:
+def test_partition_its_leader_never_answered_for_has_no_lag(version: int, side: SideName, error_code: int) -> None:
     """What this broker does not lead, and topics that somebody made up."""
     fetching = Fetching(version, side)
     fetching.logs[LOST].error_code = error_code

@@ -109,7 +109,7 @@ def test_many_topics_that_expired_are_forgotten_a_few_at_a_look() -> None:
     assert TOPICS - 600 < 1 + sum(1 for _ in looking) < TOPICS
 
 
-def test_look_for_what_the_cluster_is_asked_for_is_made_in_slices() -> None:
+def test_look_for_what_to_ask_the_cluster_is_made_in_slices() -> None:
     clock = MovedClock()
     throttle = Throttle("leader", 1, clock)
     asker_of(throttle.lag, range(TOPICS))
@@ -132,7 +132,7 @@ def test_made_up_topics_have_no_lag() -> None:
     assert throttle.lag.topics() == []
 
 
-def test_partitions_beyond_the_most_that_are_kept_have_no_lag_and_are_counted() -> None:
+def test_partitions_beyond_the_most_have_no_lag_and_are_counted() -> None:
     tracker = LagTracker(MovedClock(0.0), LAG_TIME_MAX, most_partitions=100)
     asker_of(tracker, range(150))
     assert len(list(tracker.rows())) == tracker.sum_messages() == 100
@@ -143,7 +143,7 @@ def test_partitions_beyond_the_most_that_are_kept_have_no_lag_and_are_counted() 
     assert (tracker.sum_messages(), tracker.evicted) == (100, 59)
 
 
-def test_replicas_that_are_silent_make_room_for_those_that_fetch() -> None:
+def test_silent_replicas_make_room_for_those_that_fetch() -> None:
     tracker = LagTracker(MovedClock(0.0), LAG_TIME_MAX, most_partitions=100)
     live = asker_of(tracker, range(50))
     asker_of(tracker, range(50, 100)).close()

@@ -72,7 +72,7 @@ def test_an_idle_client_gains_nothing() -> None:
 
 
 @pytest.mark.parametrize(("new", "pause"), [(1000.0, 0.4), (50.0, 8.0), (None, 0.0)])
-def test_a_limit_that_changes_in_a_pause_spreads_what_is_owed_anew(new: float | None, pause: float) -> None:
+def test_limit_changed_in_a_pause_spreads_what_is_owed_anew(new: float | None, pause: float) -> None:
     clock = MovedClock()
     limiter = started("RecordRateLimiter", 100, clock)
     limiter.accumulate(batches(500))
@@ -86,9 +86,7 @@ def test_a_limit_that_changes_in_a_pause_spreads_what_is_owed_anew(new: float | 
     limit=st.sampled_from([100.0, 1_000.0, 50_000.0]),
     polls=st.lists(st.tuples(st.floats(0.6, 1), st.floats(0, LATE_SECONDS * 0.9)), min_size=60, max_size=120),
 )
-def test_polls_of_a_tenth_of_the_limit_reach_it_and_never_pass_it(
-    limit: float, polls: list[tuple[float, float]]
-) -> None:
+def test_polls_of_a_tenth_of_the_limit_reach_and_never_pass_it(limit: float, polls: list[tuple[float, float]]) -> None:
     """Each poll comes as late as given after the pause before it: the way to the broker and back."""
     clock = MovedClock()
     limiter = RecordRateLimiter()
@@ -115,7 +113,7 @@ def test_polls_of_a_tenth_of_the_limit_reach_it_and_never_pass_it(
 )
 @example("RecordRateLimiter", [(10, 0.0), (10, 0.24), *[(10, 0.0)] * 120], 1.0)
 @example("RecordRateLimiter", [(5, 0.0), (5, 0.14), *[(5, 0.0)] * 120], 1 / 3)
-def test_no_second_has_more_than_the_limit_and_a_poll_however_late_and_uneven_they_are(
+def test_no_second_has_over_a_limit_and_a_poll_however_uneven(
     kind: str, polls: list[tuple[int, float]], speed: float
 ) -> None:
     """With a part of the limit, the part holds for real seconds."""
@@ -133,7 +131,7 @@ def test_no_second_has_more_than_the_limit_and_a_poll_however_late_and_uneven_th
 
 
 @pytest.mark.parametrize(("late", "pause"), [(0.0, 0.1), (0.03, 0.07), (0.06, 0.05), (0.24, 0.05), (0.26, 0.1)])
-def test_a_batch_that_is_late_gains_a_little_and_one_after_idle_time_nothing(late: float, pause: float) -> None:
+def test_late_batch_gains_a_little_and_one_after_idle_nothing(late: float, pause: float) -> None:
     clock = MovedClock()
     limiter = started("RecordRateLimiter", 100, clock)
     limiter.accumulate(batches(10))

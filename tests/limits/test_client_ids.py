@@ -39,11 +39,11 @@ def test_a_client_id_names_its_connector_and_task(client_id: str, name: ClientNa
     assert read_client_id(client_id) == name
 
 
-def test_the_last_number_is_the_task_and_a_name_may_have_line_feeds() -> None:
+def test_last_number_is_the_task_and_names_may_have_line_feeds() -> None:
     assert read_client_id("connector-consumer-a\nb-1-2") == ClientName("sink", "a\nb-1", 2)
 
 
-def test_tasks_of_a_connector_are_together_and_those_of_others_are_not() -> None:
+def test_tasks_of_one_connector_are_together_and_others_apart() -> None:
     ids = [
         *("connector-consumer-s3-0", "connector-consumer-s3-1"),
         *("connector-producer-s3-0", "connector-dlq-producer-s3-0", "connector-consumer-s3-1-0"),

@@ -31,7 +31,7 @@ def client(of: Clients, client_id: str = "mine") -> Client:
 
 
 @given(limits=st.tuples(*[st.none() | st.integers(1, 1000)] * 3), records=st.integers(1, 1000))
-def test_the_pause_is_the_longest_of_the_limiters_and_never_their_sum(
+def test_pause_is_the_longest_of_the_limiters_not_their_sum(
     limits: tuple[int | None, int | None, int | None], records: int
 ) -> None:
     names = "RecordRateLimiter", "RecordBatchRateLimiter", "ByteRateLimiter"
@@ -81,7 +81,7 @@ def test_internal_topics_do_not_count() -> None:
         *(("A.checkpoints.internal", False), ("orders.internal", True), ("A.orders", True), ("", True)),
     ],
 )
-def test_internal_topics_by_their_default_names_are_exempt_and_others_are_not(topic: str, counts: bool) -> None:
+def test_internal_topics_of_default_names_are_exempt_others_not(topic: str, counts: bool) -> None:
     found, _, _ = clients(rule(records=100))
     mine = client(found)
     mine.count(batches(50, topic=topic))
@@ -89,7 +89,7 @@ def test_internal_topics_by_their_default_names_are_exempt_and_others_are_not(to
     assert mine.rates.records == (50 if counts else 0)
 
 
-def test_records_that_one_entry_exempts_and_another_does_not_are_told() -> None:
+def test_records_that_only_one_of_two_entries_exempts_are_told() -> None:
     found, _, _ = clients(rule("*", 100, exempt_topics=("orders",)), rule("m*", None, exempt_topics=()))
     mine = client(found)
     mine.count(batches(50))
@@ -107,7 +107,7 @@ def test_a_share_of_the_limit_is_kept_whatever_limits() -> None:
     assert mine.pause() == pytest.approx(0.25)
 
 
-def test_requests_of_one_group_go_one_after_the_other_in_their_order() -> None:
+def test_requests_of_a_group_go_one_by_one_in_their_order() -> None:
     found, clock, _ = clients(rule(SINK.format("*"), 100, per="connector", priority=(SINK.format(2),)))
     tasks = [client(found, SINK.format(number)) for number in range(3)]
     lines = [Line(str(number)) for number in range(3)]
@@ -131,7 +131,7 @@ def test_requests_of_one_group_go_one_after_the_other_in_their_order() -> None:
     assert lines[0].woken == 0
 
 
-def test_who_comes_next_is_expected_to_wait_for_all_that_are_in_line() -> None:
+def test_who_comes_next_is_expected_to_wait_for_all_in_line() -> None:
     """Each is taken to cost what the latest ones did."""
     found, clock, _ = clients(rule(records=100))
     mine = client(found)
@@ -170,7 +170,7 @@ def test_without_a_limit_nobody_waits_for_a_turn() -> None:
     assert [client(found, SINK.format(number)).asks(Line()) for number in range(5)] == [0] * 5
 
 
-def test_a_rule_that_changes_goes_on_with_what_is_owed_and_wakes_who_waits() -> None:
+def test_changed_rule_keeps_what_is_owed_and_wakes_who_waits() -> None:
     found, clock, _ = clients(rule(records=100))
     mine, line = client(found), Line()
     mine.count(batches(500))
@@ -196,7 +196,7 @@ def test_a_rule_with_other_limiters_begins_anew() -> None:
     assert mine.pause() == 0
 
 
-def test_a_limiter_that_fails_is_counted_and_told_with_its_client() -> None:
+def test_failing_limiter_is_counted_and_told_with_its_client() -> None:
     made = [Scripted(RuntimeError("no")), Scripted(0.5)]
     left = list(made)
     found, _, faults = clients(Rule("*", (NamedLimiter("theirs", lambda: left.pop(0)),)))
@@ -205,7 +205,7 @@ def test_a_limiter_that_fails_is_counted_and_told_with_its_client() -> None:
     assert found.disabled == 1
 
 
-def test_the_client_not_seen_for_longest_goes_and_its_limiters_are_closed() -> None:
+def test_client_unseen_for_longest_goes_and_its_limiters_close() -> None:
     made: list[Scripted] = []
 
     def make() -> Scripted:
@@ -229,14 +229,14 @@ def test_ids_that_no_rule_covers_take_no_lasting_memory() -> None:
     assert found.of(SINK.format(0)) is kept
 
 
-def test_what_a_connector_s_tasks_share_stays_while_one_of_them_does() -> None:
+def test_what_connector_tasks_share_stays_while_any_task_does() -> None:
     found, _, _ = clients(rule(SINK.format("*"), 100, per="connector"), most=2)
     client(found, SINK.format(0)).count(batches(500))
     for number in (1, 2, 3):
         assert client(found, SINK.format(number)).pause() == pytest.approx(5)
 
 
-def test_who_is_sent_away_keeps_its_place_and_nobody_waits_for_it() -> None:
+def test_who_is_sent_away_keeps_its_place_and_nobody_awaits_it() -> None:
     clock = MovedClock()
     group = Group(rule("c", 100), clock, lambda name, reason: None)
     first, second, third = Line("first"), Line("second"), Line("third")
@@ -259,7 +259,7 @@ def test_who_is_sent_away_keeps_its_place_and_nobody_waits_for_it() -> None:
     assert group.asks(second, 0) == 0, "who has left has no place any more"
 
 
-def test_what_a_process_before_counted_is_owed_as_long_as_there_is_its_rule() -> None:
+def test_what_an_earlier_process_counted_is_owed_under_its_rule() -> None:
     """At the same share of the limit, and without what has been counted here being forgotten."""
     rules = rule("*", 100), rule("s3-*", 10, per="connector")
     before, clock, _ = clients(*rules)

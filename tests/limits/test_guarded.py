@@ -44,9 +44,7 @@ class _Unshown(Exception):
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit, asyncio.CancelledError, GeneratorExit, _Unshown])
 @pytest.mark.parametrize("fails_in", ["configure", "start", "accumulate", "throttle_time", "close"])
-def test_an_exception_of_any_kind_anywhere_is_told_once_and_stops_nothing(
-    fails_in: str, error: type[BaseException]
-) -> None:
+def test_any_exception_anywhere_is_told_once_and_stops_nothing(fails_in: str, error: type[BaseException]) -> None:
     limiter, faults = guarded(Scripted(error(), fails_in))
     limiter.accumulate(batches(5))
     limiter.configure({})
@@ -63,7 +61,7 @@ class _EndsTwice(Scripted):
         raise SystemExit(4)
 
 
-def test_one_that_ends_the_process_when_it_is_closed_for_a_fault_is_stopped_too() -> None:
+def test_limiter_that_exits_when_closed_for_a_fault_is_stopped() -> None:
     limiter, faults = guarded(_EndsTwice(SystemExit(2)))
     assert limiter.throttle_time() == 0
     assert faults == [("theirs", "throttle_time raised SystemExit(2)")]

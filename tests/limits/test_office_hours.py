@@ -37,7 +37,7 @@ print("held")
 """
 
 
-def test_the_limiter_of_the_docs_is_found_by_its_name_and_limits_by_day(tmp_path: Path, wheel: Path) -> None:
+def test_limiter_of_the_docs_is_found_by_name_and_limits_by_day(tmp_path: Path, wheel: Path) -> None:
     """It and weir are installed side by side, as packages."""
     environment = Environment(tmp_path / "env")
     # a build leaves files in the folder

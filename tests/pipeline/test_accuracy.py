@@ -68,7 +68,8 @@ def test_other_rate_or_a_gap_begins_another_span(frames: Frames) -> None:
     ]
 
 
-def test_each_quota_of_a_side_counts_for_itself_and_only_where_its_rate_is_a_bound(frames: Frames) -> None:
+def test_quota_counts_alone_and_only_where_its_rate_is_a_bound(frames: Frames) -> None:
+    """Each quota of a side counts for itself; one that observes or is shared is no bound."""
     lines = frames.lines(
         Sidecar().sample(
             quota(100, 1000, [10] * 10, 1000.0, 1010.0),

@@ -221,7 +221,7 @@ def _assert_files(folder: Path) -> None:
     assert least.startswith("2026-11-02 12:59:00")
 
 
-def test_day_ends_at_midnight_utc_whatever_folder_a_sample_lies_in(light_job: Job, elsewhere: None) -> None:
+def test_day_ends_at_midnight_utc_whatever_the_samples_folder(light_job: Job, elsewhere: None) -> None:
     sidecar = Sidecar(now=NOON.replace(hour=23, minute=59, second=45))
     light_job.export(_sample(sidecar, 1) + _sample(sidecar, 2), hour=23)  # 23:59:55, and 00:00:05 of the next day
     light_job.export(_sample(Sidecar(2, NOON.replace(hour=23, minute=59, second=50)), 3), day=NEXT_DAY, hour=0)
@@ -238,7 +238,7 @@ def test_empty_range_says_so_and_writes_empty_tables(job: Job) -> None:
     assert job.contents(far) == {table: [] for table in TABLES}
 
 
-def test_brokers_that_sent_nothing_are_named_and_a_day_without_samples_is_told(light_job: Job) -> None:
+def test_brokers_that_sent_nothing_are_named_as_are_empty_days(light_job: Job) -> None:
     """Broker 2 was there the day before, and on the day after nobody was."""
     sidecars = [Sidecar(broker_id) for broker_id in (1, 2)]
     light_job.export(b"".join(_sample(sidecar, 1) for sidecar in sidecars))
@@ -342,7 +342,7 @@ def test_time_of_another_form_is_refused(text: str) -> None:
 
 
 @pytest.mark.oldest_spark
-def test_run_that_is_killed_changes_nothing_and_a_later_one_clears_up(light_job: Job) -> None:
+def test_killed_run_changes_nothing_and_a_later_one_clears_up(light_job: Job) -> None:
     """Killed just before it would have published, it leaves a folder that readers do not look into."""
     sidecar = Sidecar()
     light_job.export(_sample(sidecar, 100))

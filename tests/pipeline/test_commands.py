@@ -170,7 +170,7 @@ def test_missing_input_is_told_in_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.oldest_spark
-def test_killed_jvm_is_told_in_a_sentence_and_made_good_by_the_next_run(
+def test_killed_jvm_is_one_sentence_and_made_good_by_next_run(
     samples: Path, built: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
     """SIGKILL as soon as a table's file is there, as the kernel kills a JVM for want of memory.

@@ -11,7 +11,7 @@ from weir.pipeline.tables import ABSENCES, BROKER_SAMPLES, COVERAGE
 from weir.pipeline.whole import samples
 
 
-def test_coverage_counts_samples_and_what_is_missing_of_each_minute(frames: Frames) -> None:
+def test_coverage_counts_samples_and_what_each_minute_lacks(frames: Frames) -> None:
     """12:00:10 to 12:01:00 lie in the first minute, the last of them without its end. Two of the second are lost."""
     sidecar = Sidecar()
     texts = [sidecar.sample(link(1)) for _ in range(6)]
@@ -27,7 +27,7 @@ def test_coverage_counts_samples_and_what_is_missing_of_each_minute(frames: Fram
     ]
 
 
-def test_follower_without_a_connection_is_away_until_it_fetches_again(frames: Frames) -> None:
+def test_follower_without_a_connection_is_away_until_it_fetches(frames: Frames) -> None:
     """Broker 2 is away from 12:00:05 to 12:00:30, and broker 3 from 12:00:20 on, for good."""
     sidecar = Sidecar()
     lines = by_kind(

@@ -43,7 +43,7 @@ def _found(monkeypatch: pytest.MonkeyPatch, said: str, *damaged_ones: int) -> tu
         ("java.io.IOException: No space left on device", False),
     ],
 )
-def test_file_is_damaged_where_its_contents_are_and_not_where_it_cannot_be_had(
+def test_file_is_damaged_by_its_contents_not_by_being_away(
     monkeypatch: pytest.MonkeyPatch, said: str, is_damage: bool
 ) -> None:
     """For another error no file is read again: it would be the same."""

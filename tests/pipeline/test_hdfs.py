@@ -168,9 +168,8 @@ def test_file_on_hdfs_that_was_cut_short_is_named(hdfs: Hdfs, samples: Path, tmp
     assert said.endswith(f"{hdfs.address}/cut/date={DAY}/hour=12/{file.name} is damaged and was read in part")
 
 
-def test_missing_path_without_a_scheme_is_named_with_the_file_system_that_was_looked_at(
-    hdfs: Hdfs, tmp_path: Path
-) -> None:
+def test_missing_path_is_named_with_the_file_system_looked_at(hdfs: Hdfs, tmp_path: Path) -> None:
+    """A path without a scheme is looked for in the default file system."""
     status, _, errors = _run(tmp_path, "/nowhere", f"{hdfs.address}/of-nothing", fs_defaultFS=hdfs.address)
     assert (status, errors[-1]) == (1, f"weir: there is no {hdfs.address}/nowhere.")
 

@@ -42,7 +42,7 @@ def two_sides(broker_id: int, leader: float, follower: float, start: datetime = 
 
 
 @pytest.mark.long
-def test_bytes_in_are_those_of_the_busiest_minute_of_the_busiest_broker(tmp_path: Path) -> None:
+def test_bytes_in_are_of_the_busiest_brokers_busiest_minute(tmp_path: Path) -> None:
     """R = 3: what a leader sends went out twice, and what a follower receives came in once."""
     rows = [*two_sides(1, 10, 20), *two_sides(2, 6, 20), *two_sides(2, 40, 10, START + MINUTE)]
     write_rates(tmp_path, rows)
@@ -74,7 +74,7 @@ def test_nothing_but_throttled_replicas_tells_no_bytes_in(tmp_path: Path) -> Non
     assert read(tmp_path).busiest is None
 
 
-def test_minutes_beside_which_nothing_else_passed_have_no_busiest(tmp_path: Path) -> None:
+def test_minutes_of_throttled_bytes_alone_have_no_busiest(tmp_path: Path) -> None:
     """The job writes a row of other replicas, too, with a rate of 0."""
     write_rates(tmp_path, [broker_rate(1, "follower", 90, throttled=True), broker_rate(1, "follower", 0)])
     assert read(tmp_path).busiest is None
@@ -144,21 +144,22 @@ def test_growth_is_not_known_from_a_day(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_log_size_is_what_came_into_a_broker_during_the_retention(tmp_path: Path) -> None:
+def test_log_size_is_what_a_broker_received_in_the_retention(tmp_path: Path) -> None:
     write_rates(tmp_path, [*hours(1, *[900] * 5, *[30] * 10), *hours(2, *[900] * 5, *[60] * 10)])
     assert read(tmp_path, retention_seconds=36_000).log_size == about(45 * 36_000)
     assert read(tmp_path, retention_seconds=36_000, broker=2).log_size == about(60 * 36_000)
     assert read(tmp_path).log_size is None
 
 
-def test_brokers_that_were_sampled_for_a_part_of_the_retention_do_not_make_logs_smaller(tmp_path: Path) -> None:
+def test_partly_sampled_brokers_do_not_make_logs_smaller(tmp_path: Path) -> None:
+    """A broker that was sampled for a part of the retention is left aside."""
     write_rates(tmp_path, [*hours(1, *[30] * 48), *hours(2, *[30] * 4, start=START + 44 * HOUR)])
     assert read(tmp_path, retention_seconds=2 * DAY).log_size == about(30 * 2 * DAY)
     with pytest.raises(TablesError, match=r"knows 4 of the 48 h of the retention$"):
         read(tmp_path, retention_seconds=2 * DAY, broker=2)
 
 
-def test_hours_that_were_sampled_in_part_count_for_as_long_as_they_were(tmp_path: Path) -> None:
+def test_hours_count_for_as_long_as_they_were_sampled(tmp_path: Path) -> None:
     """Broker 2 has a row in each of two hours, of which a sample of 0.2 s ended in the second one."""
     write_rates(tmp_path, [*hours(1, 30, 30), *hours(2, 90, 90)])
     figures = {"samples": 1, "missing": 0, "quarantined": 0}
@@ -171,7 +172,7 @@ def test_hours_that_were_sampled_in_part_count_for_as_long_as_they_were(tmp_path
     assert read(tmp_path, retention_seconds=7200).log_size == about(30 * 7200)
 
 
-def test_log_size_of_a_longer_retention_than_was_seen_is_not_known(tmp_path: Path) -> None:
+def test_log_size_of_a_longer_retention_than_seen_is_unknown(tmp_path: Path) -> None:
     write_rates(tmp_path, hours(1, *[30] * 10))
     with pytest.raises(TablesError, match=r"knows 10 of the 12 h of the retention$"):
         read(tmp_path, retention_seconds=12 * 3600)
@@ -196,7 +197,7 @@ def test_accuracy_is_that_of_throttles_that_left_something_out(tmp_path: Path) -
     assert read(tmp_path, policy="kip73").accuracy == Accuracy(1, 60, about(0.1), 9.0)
 
 
-def test_time_in_which_nothing_was_left_out_says_nothing_of_accuracy(tmp_path: Path) -> None:
+def test_time_with_nothing_left_out_says_nothing_of_accuracy(tmp_path: Path) -> None:
     """A quota for a day with a move of an hour at 0.9 of it, and one that was kept to the byte."""
     write_rates(tmp_path, two_sides(1, 10, 20))
     write_throttles(tmp_path, [throttle(0.9, 1.1, DAY, left_out_seconds=3600), throttle(1.0, 1.0, 3600)])

@@ -35,7 +35,7 @@ def test_run_that_the_pointer_names_is_read_and_no_other(tmp_path: Path) -> None
         assert _highest(opened) == 1
 
 
-def test_who_reads_while_a_day_is_replaced_reads_the_old_one_to_the_end(tmp_path: Path) -> None:
+def test_who_reads_while_a_day_is_replaced_reads_the_old_one(tmp_path: Path) -> None:
     _run(tmp_path, "a", 1)
     with OpenTables(tmp_path) as opened:
         _run(tmp_path, "b", 2)

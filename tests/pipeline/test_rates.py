@@ -48,7 +48,7 @@ def test_rows_are_sorted_in_as_many_places_as_were_asked_for(frames: Frames, spa
         spark.conf.set(adaptive, before)
 
 
-def test_p95_is_the_nearest_rank_with_idle_samples_among_the_ranks(frames: Frames) -> None:
+def test_p95_is_the_nearest_rank_among_idle_samples_too(frames: Frames) -> None:
     """40 samples: two may be above. Of partition 0 the third highest is 80; partition 1 has but two that are not 0."""
     sidecar = Sidecar()
     texts = [
@@ -118,7 +118,7 @@ def test_restarted_sidecar_counts_from_one_again(frames: Frames) -> None:
     assert rows(partition_rates(lines), *RATES, window="minute") == [(20.0, 30.0, 30.0, 400)]
 
 
-def test_step_of_the_clock_moves_a_sample_and_never_stretches_it(frames: Frames) -> None:
+def test_step_of_the_clock_moves_a_sample_and_stretches_none(frames: Frames) -> None:
     """The clock is put back by an hour between two samples: each still has 10 s."""
     sidecar = Sidecar()
     first = sidecar.sample(partition("t", 0, 100))
@@ -140,7 +140,7 @@ def test_hot_topic_beside_idle_ones(frames: Frames) -> None:
     assert rows(table, "partition", "bytes", topic="cold", window="hour") == [(0, 6)]
 
 
-def test_mean_of_an_hour_whose_leader_changed_is_not_above_its_highest_rate(frames: Frames) -> None:
+def test_hour_with_two_leaders_has_no_mean_above_its_highest(frames: Frames) -> None:
     """1000 bytes/s throughout. The first leader ends after ten minutes, and the second one begins then."""
     first, second = Sidecar(1), Sidecar(2, now=NOON + timedelta(minutes=10))
     texts = [first.sample(partition("t", 0, 60_000), seconds=60.0) for _ in range(10)]

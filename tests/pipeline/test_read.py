@@ -120,7 +120,7 @@ BAD = {
 
 
 @pytest.mark.oldest_spark
-def test_bad_lines_are_quarantined_with_their_reason_and_the_others_stay(frames: Frames) -> None:
+def test_bad_lines_are_quarantined_with_reason_and_others_stay(frames: Frames) -> None:
     """What is no JSON is shown as it came, of other lines what was read. A newer line may have another form at all."""
     newer = _changed(**NEWER, bytes_throttled="many")
     good = Sidecar().sample(partition("t", 0, 1), link(1), quota(1, 1000, [1], 1000.0, 1001.0))
@@ -219,7 +219,7 @@ def test_sample_without_all_its_lines_is_left_out(frames: Frames) -> None:
     ]
 
 
-def test_sample_with_one_line_lost_and_another_doubled_is_not_whole(frames: Frames) -> None:
+def test_sample_with_a_line_lost_and_one_doubled_is_not_whole(frames: Frames) -> None:
     lines = Sidecar().sample(partition("t", 0, 1000), partition("u", 0, 1000)).splitlines()
     doubled = b"\n".join([lines[0], lines[0], lines[2]])
     assert rows(samples(frames.good(doubled)), "whole", "twice", "lines") == [(False, True, 3)]

@@ -113,7 +113,7 @@ def test_tables_that_are_not_on_s3_are_named(s3: MadeS3, jars: str, tmp_path: Pa
     assert (status, errors.splitlines()[-1]) == (1, sentence)
 
 
-def test_without_the_connector_of_s3_the_sentence_says_what_to_set(s3: MadeS3, tmp_path: Path) -> None:
+def test_without_the_connector_of_s3_it_is_said_what_to_set(s3: MadeS3, tmp_path: Path) -> None:
     status, _, errors = _run(tmp_path, s3, "", "report", "show", "--input", "s3a://bucket/tables")
     assert (status, errors.splitlines()[-1]) == (
         1,

@@ -39,7 +39,7 @@ def _settings(command: list[str], **environment: str) -> list[str | None]:
     return found
 
 
-def test_settings_of_the_job_are_those_that_the_user_has_not_made() -> None:
+def test_job_makes_only_settings_that_the_user_has_not_made() -> None:
     arguments = "--conf spark.sql.shuffle.partitions=3 --conf spark.ui.enabled=false pyspark-shell"
     found = _settings([sys.executable, "-c", PRINT.format(master='"local[2]"')], PYSPARK_SUBMIT_ARGS=arguments)
     assert found == ["1000", "3", "0s", "local[2]", *LOOPBACK]

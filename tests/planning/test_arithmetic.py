@@ -38,19 +38,19 @@ HOUR = 3600
 # KIP-73's own numbers
 
 
-def test_response_max_bytes_where_the_leaders_throttle_dominates() -> None:
+def test_response_max_bytes_where_leaders_throttle_dominates() -> None:
     """Q&A 5: 5 nodes, a leader quota of 1 MB/s, a window of 10 s, GbE: 1MB/s * 10s = 10MB, whatever the brokers."""
     assert response_max_bytes_bound(1 * MB, 10, brokers=5, network=100 * MB) == 10 * MB
     assert response_max_bytes_bound(1 * MB, 10) == 10 * MB
     assert response_max_bytes_bound(1 * MB, 10, brokers=100, network=100 * MB) == 10 * MB
 
 
-def test_response_max_bytes_where_the_network_of_500_brokers_dominates() -> None:
+def test_response_max_bytes_if_500_brokers_network_dominates() -> None:
     """Q&A 5: 10s * 100MB/s / 500 = 2MB."""
     assert response_max_bytes_bound(1 * MB, 10, brokers=500, network=100 * MB) == 2 * MB
 
 
-def test_response_max_bytes_default_suits_leader_quotas_over_1_mb_a_second() -> None:
+def test_response_max_bytes_default_suits_quotas_above_1_mb() -> None:
     """The Throttle Mechanism: "the default value of 10MB is small enough to support leader quotas over 1MB/s"."""
     assert response_max_bytes_bound(1 * MB, 11 * 1) > 10 * MB
     assert response_max_bytes_bound(0.9 * MB, 11 * 1) < 10 * MB
@@ -212,7 +212,8 @@ def test_quota_from_time_and_time_from_quota_are_inverses(move: Move, seconds: f
 
 
 @given(moves, times)
-def test_quota_within_a_time_is_within_the_bounds_enough_and_the_least(move: Move, seconds: float) -> None:
+def test_quota_within_a_time_is_the_least_within_the_bounds(move: Move, seconds: float) -> None:
+    """It is enough for the time, and a byte a second less is not."""
     try:
         found = quota_within(move, seconds)
     except (NoQuota, TooSoon):

@@ -71,7 +71,7 @@ def test_end_of_a_move_tells_nothing() -> None:
     assert short_of({OUT: 7 * MB, IN: 7 * MB}, left=49 * MB) == set()
 
 
-def test_rate_that_has_just_risen_was_not_in_force_for_the_whole_interval() -> None:
+def test_rate_just_risen_was_not_in_force_all_interval_long() -> None:
     assert short_of({OUT: 5.4 * MB, IN: 5.4 * MB}, last=4 * MB) == set()
     assert short_of({OUT: 5 * MB, IN: 5 * MB}, last=4 * MB) == {LEADER_RATE, FOLLOWER_RATE}
 
@@ -82,7 +82,7 @@ def test_low_rate_tells_nothing_as_it_comes_in_bursts() -> None:
     assert are_short(came, {OUT: LEAST_JUDGED - 1}, {OUT: LEAST_JUDGED}, 5.0) == frozenset()
 
 
-def test_full_link_carries_what_passed_and_never_much_less_than_the_rate() -> None:
+def test_full_link_carries_what_passed_and_not_far_below_rate() -> None:
     assert carried_next(None, True, 6 * MB, 9 * MB, 2 * MB, 10 * MB) == Carried(8 * MB)
     assert carried_next(None, True, 1.0, 8 * MB, 1 * MB, 10 * MB) == Carried(MOST_FALL * 8 * MB + 1 * MB)
     assert carried_next(None, False, 9 * MB, 9 * MB, 0.0, 10 * MB) is None
@@ -99,7 +99,7 @@ def test_figure_rises_after_a_while_in_steps() -> None:
     assert figures[LEAST_CALM - 1 :: LEAST_CALM] == pytest.approx([(1 + STEP) ** number for number in (1, 2, 3)])
 
 
-def test_step_that_fills_the_link_again_doubles_the_time_until_the_next() -> None:
+def test_step_that_fills_the_link_again_doubles_the_next_wait() -> None:
     now: Carried | None = Carried(1 * MB)
     waits = []
     for _ in range(6):
@@ -112,7 +112,7 @@ def test_step_that_fills_the_link_again_doubles_the_time_until_the_next() -> Non
     assert waits == [6, 12, 24, 48, 96, MOST_CALM]
 
 
-def test_link_that_carries_what_was_stated_for_long_is_forgotten() -> None:
+def test_link_that_carries_what_is_stated_for_long_is_forgotten() -> None:
     now: Carried | None = Carried(9.9 * MB)
     for _ in range(2 * LEAST_CALM):
         assert now is not None

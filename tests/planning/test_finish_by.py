@@ -108,9 +108,7 @@ def test_move_ends_within_three_percent_of_its_deadline(move: Simulated) -> None
 @pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(moves(), st.floats(0.1, 2), st.floats(1, 4))
-def test_rate_changes_seldom_and_enough_and_stays_within_its_limits(
-    move: Simulated, lowest: float, factor: float
-) -> None:
+def test_rate_changes_seldom_by_enough_and_within_its_limits(move: Simulated, lowest: float, factor: float) -> None:
     needed = move.left / move.seconds
     move = replace(move, limits=RateBounds(int(lowest * needed), int(lowest * factor * needed)))
     move.run()
@@ -144,7 +142,7 @@ def test_broker_with_the_most_to_pass_decides() -> None:
     assert (pace.rate, pace.busiest) == (80_000, (1, LEADER_RATE))
 
 
-def test_deadline_that_the_limits_do_not_allow_is_told_with_how_late_it_will_be() -> None:
+def test_deadline_beyond_the_limits_is_told_with_its_delay() -> None:
     pace = first_pace(0.0, 100 + ENDING_SECONDS, one(100 * MB), {P0: MB}, RateBounds(1, 1_500_000))
     assert (pace.rate, pace.late) == (1_500_000, 100.0)
 
@@ -164,14 +162,14 @@ def test_move_with_much_time_keeps_to_the_lowest_rate_allowed() -> None:
 
 
 @pytest.mark.parametrize(("limits", "rate"), [(RateBounds(1, 9 * MB), 9 * MB), (RateBounds(), 2 * MB)])
-def test_deadline_that_has_passed_takes_the_highest_rate_allowed(limits: RateBounds, rate: int) -> None:
+def test_deadline_that_has_passed_takes_the_highest_rate(limits: RateBounds, rate: int) -> None:
     """Without a limit, what is left comes within one more interval."""
     pace = next_pace(taken_up(MB, 0.0, one(25 * MB), limits), INTERVAL_SECONDS, -1.0, one(20 * MB), limits)
     assert pace.rate == rate
     assert pace.late
 
 
-def test_move_that_is_taken_up_keeps_its_rate_until_it_was_watched() -> None:
+def test_move_taken_up_keeps_its_rate_until_it_was_watched() -> None:
     pace = taken_up(MB, 0.0, one(20 * MB), RateBounds())
     assert next_pace(pace, TAKE_UP_SECONDS - 0.1, 5.0, one(20 * MB), RateBounds()) is pace
     planned = next_pace(pace, TAKE_UP_SECONDS, 21.0, one(20 * MB), RateBounds())
@@ -181,7 +179,8 @@ def test_move_that_is_taken_up_keeps_its_rate_until_it_was_watched() -> None:
     assert taken_up(9 * MB, 0.0, one(20 * MB), RateBounds(1, 2 * MB)).rate == 2 * MB
 
 
-def test_interval_without_arrivals_is_told_and_teaches_nothing_of_the_rate() -> None:
+def test_interval_without_arrivals_is_told_and_teaches_nothing() -> None:
+    """It says nothing of which part of the rate arrives."""
     pace = first_pace(0.0, 100.0, one(50 * MB), {}, RateBounds())
     stalled = next_pace(pace, 10.0, 90.0, one(50 * MB), RateBounds())
     assert (stalled.is_held_up, stalled.part) == (True, 1.0)
@@ -189,7 +188,7 @@ def test_interval_without_arrivals_is_told_and_teaches_nothing_of_the_rate() -> 
     assert not next_pace(stalled, 20.0, 80.0, one(left, 50 * MB), RateBounds()).is_held_up
 
 
-def test_partition_whose_size_is_not_known_leaves_the_rate_as_it_is() -> None:
+def test_unknown_partition_size_leaves_the_rate_as_it_is() -> None:
     pace = first_pace(0.0, 100.0, one(50 * MB), {}, RateBounds())
     assert next_pace(pace, 20.0, 80.0, one(0), RateBounds()) is pace
 

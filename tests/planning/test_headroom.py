@@ -114,7 +114,7 @@ def shared(draw: st.DrawFn) -> Shared:
 @pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(shared(), st.floats(0.01, 0.5), st.floats(0.01, 1.5))
-def test_rates_keep_to_their_limits_and_above_what_producers_write(link: Shared, lowest: float, more: float) -> None:
+def test_rates_keep_to_limits_and_above_what_producers_write(link: Shared, lowest: float, more: float) -> None:
     limits = RateBounds(int(lowest * CAPACITY), int((lowest + more) * CAPACITY))
     link = replace(link, limits=limits)
     link.run(40)
@@ -133,7 +133,7 @@ def test_rates_keep_to_their_limits_and_above_what_producers_write(link: Shared,
 @pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(shared())
-def test_rates_settle_at_what_clients_leave_and_clients_get_what_they_want(link: Shared) -> None:
+def test_rates_settle_at_what_is_left_and_clients_lack_nothing(link: Shared) -> None:
     """Twenty intervals after the last change nothing changes any more."""
     link.run(60)
     _, allowance, got = link.history[-1]
@@ -161,14 +161,16 @@ def test_rates_do_not_swing_after_a_change(before: float, after: float, first: f
     assert len(set(link.rates[25:])) == 1, link.rates
 
 
-def test_clients_that_want_more_than_a_full_link_leaves_them_get_it_within_four_intervals() -> None:
+def test_clients_of_a_full_link_get_room_in_four_intervals() -> None:
+    """Clients that want more than a full link leaves them get it within four intervals."""
     link = Shared(lambda now: 0.0 if now < 20 else 0.5 * CAPACITY)
     link.run(12)
     starved = [now for now, _, got in link.history if now >= 20 and got < 0.49 * CAPACITY]
     assert len(starved) <= 4
 
 
-def test_rate_rises_in_steps_and_only_when_others_have_left_room_for_long() -> None:
+def test_rate_rises_in_steps_once_there_was_room_for_long() -> None:
+    """It rises only when others have left room for several intervals."""
     link = Shared(lambda now: 0.9 * CAPACITY if now < 20 else 0.0)
     link.run(20)
     rises = [(now, old, new) for (now, _, _), (old, new) in zip(link.history, pairwise(link.rates), strict=False)]
@@ -181,7 +183,7 @@ def test_rate_rises_in_steps_and_only_when_others_have_left_room_for_long() -> N
 @pytest.mark.long
 @settings(max_examples=25, deadline=None)
 @given(st.floats(0.2, 1.0), st.floats(0, 0.8), st.floats(0.87, 1.0))
-def test_link_that_carries_less_than_stated_is_left_free_and_used_up(real: float, busy: float, part: float) -> None:
+def test_link_below_its_stated_rate_is_left_free_and_used_up(real: float, busy: float, part: float) -> None:
     """Clients get what they want but for the few moments in which the rates look for more."""
     carried = real * CAPACITY
     arrives = 1.0
@@ -214,7 +216,7 @@ def test_link_that_carries_more_again_is_used_again() -> None:
     assert link.rates[-1] == pytest.approx(PART * 0.8 * CAPACITY, rel=0.06)
 
 
-def test_logs_tell_what_producers_write_and_replicas_in_sync_receive() -> None:
+def test_logs_tell_what_producers_write_and_the_isr_receives() -> None:
     """orders-0 moves from 1 and 3 to 2; orders-1 stays on 2 and 1."""
 
     def reading(first: int, second: int) -> Reading:
@@ -229,7 +231,7 @@ def test_logs_tell_what_producers_write_and_replicas_in_sync_receive() -> None:
     }
 
 
-def test_sidecar_that_is_away_or_counts_anew_leaves_what_it_told_last() -> None:
+def test_sidecar_away_or_counting_anew_leaves_what_it_told_last() -> None:
     before = Reading({}, {}, {1: Passed(0, 1000), 2: Passed(500, 0)})
     now = Reading({}, {}, {1: Passed(0, 3000), 2: Passed(900, 0)})
     told = others_by_sidecars(KEYS, before, now, 10.0, {})
@@ -246,7 +248,9 @@ def test_counters_of_unlike_kinds_are_not_compared() -> None:
     assert others_by_sidecars(KEYS, now, later, 10.0, {OUT: 7.0}) == {OUT: 100.0}
 
 
-def test_sidecar_back_after_an_hour_is_believed_from_its_second_answer_on() -> None:
+def test_sidecar_back_is_believed_from_its_second_answer_on() -> None:
+    """It was away for an hour, and counts anew."""
+
     def at(passed: float | None) -> Reading:
         both = {} if passed is None else {1: Passed(passed, passed), 2: Passed(passed, passed)}
         return Reading(moving(1e12, 1e9), {}, both)
@@ -272,6 +276,6 @@ def test_move_that_is_taken_up_keeps_its_rates_for_an_interval() -> None:
     assert later.rates == {OUT: MB + LEAST_STEP * CAPACITY, IN: 2 * MB + LEAST_STEP * CAPACITY}
 
 
-def test_partition_whose_size_is_not_known_leaves_the_rates_as_they_are() -> None:
+def test_unknown_partition_size_leaves_the_rates_as_they_are() -> None:
     begun = taken_up({OUT: MB}, 0.0, Reading(moving(1e9, 1e9), {}))
     assert next_allowance(begun, 60.0, Reading(moving(0, 0), {}), CAPACITY, RateBounds()) is begun

@@ -48,7 +48,8 @@ def test_log_is_done_when_it_is_no_longer_a_future_one() -> None:
     assert list(found.values()) == ["done", "moving", "waiting", "missing"]
 
 
-def test_leader_needs_what_it_sends_to_all_and_a_new_replica_what_it_receives() -> None:
+def test_leader_needs_what_it_sends_new_replicas_what_they_get() -> None:
+    """A leader sends what is written to all its followers, and what those in sync get counts, too."""
     moves = {
         FOO_0: PartitionMove(frozenset({1, 2}), frozenset({3})),
         FOO_1: PartitionMove(frozenset({1}), frozenset({3, 4})),

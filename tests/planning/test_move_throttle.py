@@ -76,7 +76,7 @@ def move(sources: set[int], destinations: set[int]) -> PartitionMove:
     return PartitionMove(frozenset(sources), frozenset(destinations))
 
 
-def test_throttled_are_existing_replicas_as_leaders_and_new_ones_as_followers() -> None:
+def test_throttled_are_old_replicas_as_leaders_new_as_followers() -> None:
     """ReassignPartitionsUnitTest.testMoveMap: some move already, to the same, other, fewer or more brokers."""
     under_way = {
         Partition("foo", 0): Reassignment((1, 2, 3, 4), (4,), (3,)),
@@ -120,7 +120,7 @@ def test_throttle_of_log_directories_is_of_their_brokers_alone() -> None:
     assert wanted_throttle({FOO_0: move({1}, {2})}, None, [3], 2000) == Wanted({(3, DISK_RATE): 2000}, {})
 
 
-def test_throttle_is_set_where_none_stood_and_nothing_is_left_of_it() -> None:
+def test_throttle_is_set_where_none_stood_and_none_is_left() -> None:
     """ReplicationThrottleHelperTest.testAddingThrottlesWithNoPreExistingThrottles."""
     settings = Settings()
     claims = settings.begin({FOO_0: move({0, 1}, {2})}, 100)
@@ -133,7 +133,7 @@ def test_throttle_is_set_where_none_stood_and_nothing_is_left_of_it() -> None:
     assert settings.standing == Settings().standing
 
 
-def test_entries_are_merged_into_what_stands_and_what_stood_comes_back() -> None:
+def test_entries_are_merged_and_what_stood_before_comes_back() -> None:
     """ReplicationThrottleHelperTest.testAddingThrottlesWithPreExistingThrottles; there the rates are lost."""
     settings = Settings()
     settings.rates[0] = {LEADER_RATE: "200", FOLLOWER_RATE: "100"}
@@ -147,7 +147,7 @@ def test_entries_are_merged_into_what_stands_and_what_stood_comes_back() -> None
     assert settings.standing == before
 
 
-def test_part_of_a_move_keeps_its_entries_and_the_rates_while_it_goes_on() -> None:
+def test_part_of_a_move_that_goes_on_keeps_entries_and_rates() -> None:
     """ReplicationThrottleHelperTest.testRemovingThrottlesOnlyOnBrokersWithoutRemainingMoves, and a cancel of a part."""
     settings = Settings()
     claims = settings.begin({FOO_0: move({0, 1}, {2}), FOO_1: move({0}, {3})}, 100)
@@ -206,7 +206,7 @@ def test_broker_that_gives_no_answer_keeps_its_rate_and_is_told() -> None:
     assert settings.standing == Settings().standing
 
 
-def test_new_rate_of_the_same_move_keeps_what_stood_before_the_first() -> None:
+def test_new_rate_of_a_move_keeps_what_stood_before_the_first() -> None:
     """`--additional` with another rate; ReassignPartitionsCommandTest goes from 1 B/s to 300 kB/s so."""
     settings = Settings()
     settings.rates[0] = {LEADER_RATE: "7"}
@@ -218,7 +218,8 @@ def test_new_rate_of_the_same_move_keeps_what_stood_before_the_first() -> None:
     assert settings.standing == before
 
 
-def test_rate_set_by_hand_meanwhile_goes_with_the_move_where_nobody_else_is_throttled() -> None:
+def test_rate_set_by_hand_goes_with_the_move_if_it_is_alone() -> None:
+    """It was set meanwhile, and nobody else is throttled there."""
     settings = Settings()
     claims = settings.begin({FOO_0: move({0}, {1})}, 100)
     settings.rates[0][LEADER_RATE] = "999"
@@ -226,7 +227,7 @@ def test_rate_set_by_hand_meanwhile_goes_with_the_move_where_nobody_else_is_thro
     assert settings.standing == Settings().standing
 
 
-def test_rate_that_another_tool_has_removed_is_put_back_to_what_stood_before() -> None:
+def test_rate_removed_by_another_tool_is_put_back_as_it_stood() -> None:
     """kafka-reassign-partitions --verify deletes every rate."""
     settings = Settings()
     settings.rates[0] = {LEADER_RATE: "7"}
@@ -238,7 +239,7 @@ def test_rate_that_another_tool_has_removed_is_put_back_to_what_stood_before() -
 
 
 @pytest.mark.parametrize("first", ["older", "newer"])
-def test_two_moves_of_the_same_rate_leave_nothing_whichever_ends_first(first: str) -> None:
+def test_two_moves_of_one_rate_leave_nothing_in_either_order(first: str) -> None:
     """The newer one found the older one's rate, which is gone when the newer one ends last."""
     settings = Settings()
     older = settings.begin({FOO_0: move({0}, {1})}, 100)
@@ -249,7 +250,7 @@ def test_two_moves_of_the_same_rate_leave_nothing_whichever_ends_first(first: st
 
 
 @pytest.mark.parametrize("listed", ["as it is", "*"])
-def test_rate_stays_for_another_move_of_the_same_rate_that_is_under_way(listed: str) -> None:
+def test_rate_stays_while_another_move_of_the_same_rate_goes_on(listed: str) -> None:
     """The newer one found the rate as it wants it, so the older one's end would leave it without."""
     settings = Settings()
     older = settings.begin({FOO_0: move({0}, {1})}, 100)
@@ -266,7 +267,8 @@ def test_rate_stays_for_another_move_of_the_same_rate_that_is_under_way(listed: 
     assert not any(settings.rates.values())
 
 
-def test_rate_goes_although_others_replicas_are_listed_or_move_where_they_do_not_need_it() -> None:
+def test_rate_goes_where_others_replicas_do_not_need_it() -> None:
+    """Others' replicas are listed or move there, but none that moves is throttled on the same broker."""
     settings = Settings()
     settings.lists["bar"] = {LEADER_REPLICAS: "0:0,0:3"}
     claims = settings.begin({FOO_0: move({0}, {1})}, 100)
@@ -294,7 +296,7 @@ def test_two_moves_at_once_leave_nothing_whichever_ends_first(first: str) -> Non
     assert settings.standing == Settings().standing
 
 
-def test_without_what_was_written_down_the_entries_of_the_plan_tell_what_to_remove() -> None:
+def test_without_a_journal_a_plans_entries_tell_what_to_remove() -> None:
     settings = Settings()
     settings.lists["bar"] = {LEADER_REPLICAS: "0:3"}
     settings.rates[3] = {LEADER_RATE: "7"}
@@ -307,7 +309,8 @@ def test_without_what_was_written_down_the_entries_of_the_plan_tell_what_to_remo
     assert settings.rates == {0: {}, 1: {}, 2: {}, 3: {LEADER_RATE: "100", FOLLOWER_RATE: "100"}}
 
 
-def test_without_what_was_written_down_other_entries_of_the_partition_stay_where_the_rollback_tells() -> None:
+def test_without_a_journal_the_rollback_tells_what_stays() -> None:
+    """Other entries of the same partition stay, as the rollback names its old replicas."""
     standing = Standing({}, {"foo": {LEADER_REPLICAS: "0:0,0:5,1:0", FOLLOWER_REPLICAS: "0:2,0:5"}})
     found = claims_by_the_plan({FOO_0: (2,)}, {FOO_0: (0,)}, standing)
     assert [claim.entries for claim in found.lists] == [("0:0",), ("0:2",)]

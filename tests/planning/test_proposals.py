@@ -34,14 +34,14 @@ def test_balanced_topic_is_left_as_it_is() -> None:
     assert propose(current, racks(1, 2, 3)) == current
 
 
-def test_replicas_of_brokers_that_are_not_named_move_and_no_others() -> None:
+def test_only_replicas_of_brokers_not_named_move() -> None:
     """KIP-73's case of a broker that is to be emptied."""
     current = topic((1, 2), (2, 3), (3, 1))
     proposed = propose(current, racks(1, 2, 4))
     assert proposed == topic((1, 2), (2, 4), (4, 1))
 
 
-def test_new_broker_gets_its_part_and_old_ones_move_nothing_among_them() -> None:
+def test_new_broker_gets_its_part_and_old_ones_swap_nothing() -> None:
     current = topic(*[(1, 2), (2, 3), (3, 1)] * 4)
     proposed = propose(current, racks(1, 2, 3, 4))
     assert held(proposed, racks(1, 2, 3, 4)) == [6, 6, 6, 6]
@@ -135,7 +135,7 @@ def clusters(
 
 @pytest.mark.long
 @given(clusters())
-def test_no_replica_is_lost_and_racks_are_used_as_evenly_as_can_be(
+def test_no_replica_is_lost_and_racks_are_as_even_as_can_be(
     cluster: tuple[dict[Partition, Brokers], Racks],
 ) -> None:
     current, brokers = cluster
@@ -152,7 +152,7 @@ def test_no_replica_is_lost_and_racks_are_used_as_evenly_as_can_be(
 
 @pytest.mark.long
 @given(clusters(with_racks=False))
-def test_without_racks_each_topic_is_balanced_and_a_balanced_one_stays(
+def test_without_racks_each_topic_is_balanced_and_then_stays(
     cluster: tuple[dict[Partition, Brokers], Racks],
 ) -> None:
     current, brokers = cluster
@@ -178,7 +178,7 @@ def fewest_moves(current: Mapping[Partition, Brokers], brokers: Racks) -> int:
 @pytest.mark.long
 @settings(max_examples=200)
 @given(clusters(most_brokers=4, most_partitions=4, with_racks=False))
-def test_without_racks_no_balanced_assignment_moves_fewer_replicas(
+def test_without_racks_no_balanced_plan_moves_fewer_replicas(
     cluster: tuple[dict[Partition, Brokers], Racks],
 ) -> None:
     current, brokers = cluster

@@ -19,7 +19,7 @@ def moving(left: int, size: int = 10 * MB, leader: int = 1) -> dict[Partition, M
     return {P0: Moving(leader, size, 1, {3: left}), P1: Moving(2, MB, 1, {3: 0})}
 
 
-def test_broker_that_has_got_no_nearer_for_a_minute_stands_still() -> None:
+def test_broker_that_got_no_nearer_for_a_minute_stands_still() -> None:
     meter = StillMeter()
     assert meter.measure(0.0, moving(5000)) == []
     assert meter.measure(10.0, moving(4000)) == []

@@ -103,7 +103,7 @@ def read_response(version: int, data: bytes, cuts: list[int], most: int | None) 
 
 @FEW
 @given(ANY_VERSION, st.binary(max_size=200), CUTS)
-def test_request_of_any_bytes_is_read_or_raises_a_protocol_error(version: int, data: bytes, cuts: list[int]) -> None:
+def test_any_request_is_read_or_raises_a_protocol_error(version: int, data: bytes, cuts: list[int]) -> None:
     read_request(request_head(version) + data, cuts)
     read_request(data, cuts)
 
@@ -111,7 +111,7 @@ def test_request_of_any_bytes_is_read_or_raises_a_protocol_error(version: int, d
 @pytest.mark.long
 @settings(max_examples=80)
 @given(requests(), EDITS, st.none() | ANY_VERSION, CUTS)
-def test_request_edited_anywhere_is_read_or_raises_a_protocol_error(
+def test_edited_request_is_read_or_raises_a_protocol_error(
     made: tuple[FetchRequest, list[AskedTopic]], edits: list[tuple[int, str, int]], version: int | None, cuts: list[int]
 ) -> None:
     payload = encode(*made)[4:]
@@ -122,7 +122,7 @@ def test_request_edited_anywhere_is_read_or_raises_a_protocol_error(
 
 @FEW
 @given(st.sampled_from(VERSIONS), st.binary(max_size=200), CUTS, st.sampled_from((None, 0, 3)))
-def test_response_of_any_bytes_is_scanned_or_raises_a_protocol_error(
+def test_any_response_bytes_scan_or_raise_a_protocol_error(
     version: int, data: bytes, cuts: list[int], most: int | None
 ) -> None:
     for payload in (data, struct.pack(">i", 7) + data, struct.pack(">i", 7) + bytes(4) + data):
@@ -135,7 +135,7 @@ def test_response_of_any_bytes_is_scanned_or_raises_a_protocol_error(
 @given(
     st.sampled_from(VERSIONS), st.sampled_from(VERSIONS), fetch_data.topics, EDITS, CUTS, st.sampled_from((None, 0, 3))
 )
-def test_response_edited_anywhere_is_scanned_or_raises_a_protocol_error(
+def test_edited_response_is_scanned_or_raises_a_protocol_error(
     version: int,
     read_as: int,
     topics: Topics,
@@ -154,9 +154,7 @@ def test_response_edited_anywhere_is_scanned_or_raises_a_protocol_error(
     st.binary(max_size=200),
     st.lists(st.sampled_from((b"\x00", b"\x01", b"\x02", b"\xff"))),
 )
-def test_metadata_of_any_bytes_is_read_or_raises_a_protocol_error(
-    version: int, data: bytes, likely: list[bytes]
-) -> None:
+def test_any_metadata_is_read_or_raises_a_protocol_error(version: int, data: bytes, likely: list[bytes]) -> None:
     for payload in (data, struct.pack(">i", 7) + data, struct.pack(">i", 7) + b"".join(likely) + data):
         for topics in ((), (b"", b"a")):
             with contextlib.suppress(ProtocolError):

@@ -79,7 +79,7 @@ def wrapper(magic: int, last_offset: int, sizes: list[int]) -> bytes:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_compressed_sets_are_counted_by_the_distance_of_their_offsets(magic: int) -> None:
+def test_compressed_sets_count_by_the_distance_of_offsets(magic: int) -> None:
     first, second = wrapper(magic, 109, [10] * 10), wrapper(magic, 129, [10] * 20)
     alone = count(first)
     assert alone.records == 1
@@ -91,7 +91,7 @@ def test_compressed_sets_are_counted_by_the_distance_of_their_offsets(magic: int
     assert count(wrapper(magic, 9, [10] * 10), starts_at_zero=True).records == 10
 
 
-def test_a_compacted_set_counts_no_more_records_than_it_has_bytes() -> None:
+def test_compacted_set_counts_no_more_records_than_bytes() -> None:
     first, second = wrapper(1, 100, [10]), wrapper(1, 10**12, [10])
     assert count(first + second).records <= 2 * len(second)
 
@@ -125,7 +125,7 @@ def test_what_cannot_be_a_batch_ends_the_count(broken: bytes, cuts: tuple[int, .
 
 
 @given(data=st.binary(max_size=300), cuts=cuts, starts_at_zero=st.booleans())
-def test_any_bytes_are_taken_and_counted_alike_however_they_are_cut(
+def test_any_bytes_are_counted_alike_however_they_are_cut(
     data: bytes, cuts: tuple[int, ...], starts_at_zero: bool
 ) -> None:
     data = built(2, NONE, [1]) + data

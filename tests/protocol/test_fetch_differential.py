@@ -79,7 +79,7 @@ def test_request_of_aiokafka_decodes_and_encodes_to_its_bytes(
 
 
 @given(st.sampled_from(OLD_VERSIONS), int32, int32, response_topics, made_up_topics, st.lists(st.integers(0, 999)))
-def test_response_of_aiokafka_is_read_by_it_with_the_appended_topics(
+def test_aiokafka_reads_its_response_with_the_appended_topics(
     version: int,
     correlation_id: int,
     throttle_time_ms: int,

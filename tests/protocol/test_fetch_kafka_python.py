@@ -96,7 +96,7 @@ def assert_made_up(version: int, theirs: Any, key: tuple[str, UUID], marks: list
     texts,
     st.none() | texts,
 )
-def test_request_of_kafka_python_decodes_and_encodes_to_its_bytes(
+def test_kafka_python_request_decodes_and_encodes_to_its_bytes(
     version: int,
     fields: tuple[int, str, int, int, int, int, int, int, int],
     topics: list[tuple[tuple[str, UUID], list[dict[str, Any]]]],
@@ -166,7 +166,7 @@ def test_request_of_kafka_python_decodes_and_encodes_to_its_bytes(
     made_up_topics,
     st.lists(st.integers(0, 999)),
 )
-def test_response_of_kafka_python_is_read_by_it_with_the_appended_topics(
+def test_kafka_python_reads_its_response_with_appended_topics(
     version: int,
     head: tuple[int, int, int, int],
     topics: list[tuple[tuple[str, UUID], list[tuple[dict[str, Any], dict[str, Any]]]]],

@@ -55,7 +55,7 @@ def test_request_wrong_count_of_topics_is_malformed(count: int) -> None:
         decode_fetch_request(changed(TOPICS_COUNT_AT, ">i", count))
 
 
-def test_request_count_of_topics_larger_than_the_frame_fails_at_the_count() -> None:
+def test_request_count_of_topics_beyond_the_frame_fails_there() -> None:
     """Not after a walk over what is there, and without room being made for two billion topics."""
     with pytest.raises(MalformedFrame) as error:
         decode_fetch_request(changed(TOPICS_COUNT_AT, ">i", 2**31 - 1))
@@ -79,7 +79,7 @@ def test_request_wrong_count_of_partitions_is_malformed(count: int) -> None:
 
 @pytest.mark.long
 @given(st.sampled_from(OLD_VERSIONS), fetch_data.request_topics, st.data())
-def test_request_with_any_bytes_changed_decodes_or_raises_a_protocol_error(
+def test_changed_request_decodes_or_raises_a_protocol_error(
     version: int, topics: list[RequestTopic], data: st.DataObject
 ) -> None:
     altered = bytearray(encode_fetch_request(request(version, topics))[4:])

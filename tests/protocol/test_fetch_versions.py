@@ -67,7 +67,7 @@ def whole(version: int) -> bytes:
 
 @pytest.mark.long
 @given(requests())
-def test_request_of_any_version_decodes_and_encodes_to_its_bytes(made: tuple[FetchRequest, list[AskedTopic]]) -> None:
+def test_request_of_any_version_decodes_and_encodes_to_bytes(made: tuple[FetchRequest, list[AskedTopic]]) -> None:
     expected, topics = made
     frame = encode(expected, topics)
     decoded = decode_fetch_request(frame[4:])
@@ -145,7 +145,7 @@ def test_neighbours_made_here_go_out_as_one_topic(version: int) -> None:
     assert encode_fetch_request(made) == encode(made, topics)
 
 
-def test_like_tags_of_a_large_topic_are_told_from_one_unlike_one() -> None:
+def test_like_tags_of_a_large_topic_are_told_from_unlike_ones() -> None:
     for odd in (0, 1, 499, 998, 999):
         entries = [asked(p, (0, bytes([p % 256]) * 16)) for p in range(1000)]
         topics: list[AskedTopic] = [(ID, entries, ())]
@@ -226,7 +226,7 @@ def test_replica_state_too_short_for_an_id_is_malformed() -> None:
 
 @pytest.mark.long
 @given(requests(), st.data())
-def test_request_with_any_bytes_changed_decodes_or_raises_a_protocol_error(
+def test_changed_request_decodes_or_raises_a_protocol_error(
     made: tuple[FetchRequest, list[AskedTopic]], data: st.DataObject
 ) -> None:
     """What decodes is the same message once encoded again; its bytes too, but for varints longer than they need be."""

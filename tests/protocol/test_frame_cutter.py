@@ -28,7 +28,7 @@ def test_a_view_of_many_frames_is_cut_behind_every_few() -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 5, 7, 100])
-def test_frames_in_pieces_are_cut_at_their_ends_and_nothing_is_lost(piece: int) -> None:
+def test_frames_in_pieces_are_cut_at_their_ends_without_loss(piece: int) -> None:
     rng = random.Random(piece)
     frames = [frame(bytes(rng.randrange(1, 12))) for _ in range(50)]
     data = b"".join(frames)

@@ -171,7 +171,8 @@ def test_stepping_finds_what_decoding_finds(
 
 
 @pytest.mark.parametrize("tags", [NO_TAGS, REPLICA_STATE])
-def test_a_fetch_that_ends_before_its_sender_is_known_passes_and_says_so(tags: bytes) -> None:
+def test_fetch_that_ends_before_its_sender_passes_and_says_so(tags: bytes) -> None:
+    """From v15 on the replica id stands in a tag at the request's end."""
     data = fetch(17, 1, tags)
     known_from = len(data) if tags == NO_TAGS else len(data) - 9  # the epoch, and the tags behind it
     for end in range(16, len(data)):
@@ -185,7 +186,7 @@ def test_a_fetch_that_ends_before_its_sender_is_known_passes_and_says_so(tags: b
                 assert isinstance(events[0], ReplicaFetch)
 
 
-def test_what_is_wrong_behind_the_replica_id_does_not_hide_a_replica() -> None:
+def test_faults_behind_the_replica_id_do_not_hide_a_replica() -> None:
     """Decoding it refuses the request then."""
     for data in (fetch(17, 1, REPLICA_STATE) + b"rest", fetch(17, 1, b"\x02" + REPLICA_STATE[1:])):
         (event,) = events_of(stream(), resized(data))
@@ -213,7 +214,7 @@ def test_a_fetch_above_the_limit_passes_without_being_collected() -> None:
         pytest.param([(ID, [asked(0)] * 11, ())], "too_many_partitions", id="partitions"),
     ],
 )
-def test_a_fetch_that_lists_more_than_is_decoded_passes_and_says_so(
+def test_fetch_listing_more_than_is_decoded_passes_and_says_so(
     topics: list[AskedTopic], reason: UndecodedReason, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_topics, "MOST_TOPICS", 5)
@@ -239,14 +240,14 @@ def test_a_fetch_is_kept_until_its_last_byte_is_there() -> None:
     assert collecting.collected == 0
 
 
-def test_a_replicas_fetch_passes_when_the_caller_does_not_want_it() -> None:
+def test_replicas_fetch_passes_if_the_caller_does_not_want_it() -> None:
     data = fetch(18, 1, REPLICA_STATE)
     for chunks in ([data], [data[:50], data[50:]]):
         unwanted = RequestStream(decode_fetch=lambda replica_id, api_version: (replica_id, api_version) != (5, 18))
         assert events_of(unwanted, *chunks)[-2:] == [Expect(FETCH, 18, 1), Pass(data)]
 
 
-def test_a_caller_that_stops_after_a_fetch_goes_on_with_the_rest() -> None:
+def test_caller_that_stops_after_a_fetch_goes_on_with_the_rest() -> None:
     data = fetch(18, 1, NO_TAGS) + fetch(18, 2, REPLICA_STATE) + request(18, 0, 3)
     for first in (0, 70):
         stopped = stream()
@@ -258,7 +259,7 @@ def test_a_caller_that_stops_after_a_fetch_goes_on_with_the_rest() -> None:
         assert view[stopped.consumed :] == request(18, 0, 3)
 
 
-def test_a_size_that_no_request_can_have_is_refused_behind_a_fetch_that_passes() -> None:
+def test_impossible_size_is_refused_behind_a_passing_fetch() -> None:
     data = fetch(15, 1, NO_TAGS)
     events, _ = failure(stream(), data + struct.pack(">i", 3))
     assert passed(events) == data

@@ -44,14 +44,15 @@ def test_produce_expects_a_response_unless_acks_is_0(version: int, acks: int, ex
         assert passed(events) == data
 
 
-def test_produce_with_header_tags_and_long_strings_is_read_up_to_acks() -> None:
+def test_produce_with_tags_and_long_strings_is_read_to_acks() -> None:
     tags = b"\x02" + b"\x07\x03abc" + b"\x81\x01\x00"
     body = tags + b"\xac\x02" + b"t" * 299 + struct.pack(">h", 0) + b"rest"
     data = request(0, 9, 5, body, client_id=b"c" * 32767)
     assert joined(events_of(RequestStream(), data)) == [Pass(data)]
 
 
-def test_produce_in_an_unknown_version_that_ends_before_acks_is_left_to_the_broker() -> None:
+def test_produce_that_ends_before_acks_is_left_to_the_broker() -> None:
+    """Its version is not known here."""
     data = request(0, 99, 5, b"", client_id=None)
     assert events_of(RequestStream(), data) == [Expect(0, 99, 5), Pass(data)]
 
@@ -76,7 +77,7 @@ def test_fields_that_do_not_fit_into_their_frame_are_malformed(data: bytes) -> N
     assert passed(events) == before
 
 
-def test_a_varint_that_is_too_long_is_found_where_it_stands_behind_the_size() -> None:
+def test_varint_too_long_is_found_where_it_stands_behind_size() -> None:
     _, error = failure(RequestStream(), request(0, 9, 5, b"\xff" * 40, client_id=None))
     assert isinstance(error, MalformedFrame)
     assert error.offset == struct.calcsize(">hhih")
@@ -93,7 +94,7 @@ def test_a_replicas_fetch_is_collected_and_a_consumers_passes(version: int) -> N
     assert (decoded.frame, decoded.header.correlation_id) == (replica[4:], 2)
 
 
-def test_a_caller_that_stops_after_a_fetch_goes_on_with_the_rest() -> None:
+def test_caller_that_stops_after_a_fetch_goes_on_with_the_rest() -> None:
     data = request(3, 1, 1) + fetch(2, 5) + request(18, 0, 3)
     for first in (b"", data[:30]):  # the fetch begins in this chunk, or began in the one before
         stream = RequestStream()
@@ -113,14 +114,15 @@ def test_a_fetch_in_an_unknown_version_passes_and_says_so() -> None:
     assert events_of(stream, fetch(4, 5, version=19))[0] == Undecoded("fetch_version", 19, None)
 
 
-def test_a_fetch_is_not_collected_when_the_caller_does_not_want_it() -> None:
+def test_fetch_is_not_collected_if_the_caller_does_not_want_it() -> None:
     stream = RequestStream(decode_fetch=lambda replica_id, api_version: replica_id == 6)
     assert events_of(stream, fetch(1, 5)) == [Expect(1, 3, 1), Pass(fetch(1, 5))]
     assert isinstance(events_of(stream, fetch(1, 6))[0], ReplicaFetch)
 
 
 @pytest.mark.parametrize("version", [0, 3, 7, 12, 14])
-def test_a_fetch_at_the_limit_is_collected_and_a_larger_one_passes_and_says_so(version: int) -> None:
+def test_fetch_at_the_limit_is_collected_and_a_larger_passes(version: int) -> None:
+    """The larger one passes undecoded, which is told."""
     data = fetch(1, 5, version=version)
     size = len(data) - 4
     assert isinstance(events_of(RequestStream(size), data)[0], ReplicaFetch)
@@ -135,7 +137,7 @@ def test_a_fetch_at_the_limit_is_collected_and_a_larger_one_passes_and_says_so(v
         assert passed(events) == before + data
 
 
-def test_a_fetch_above_the_limit_that_is_not_wanted_passes_without_a_word() -> None:
+def test_unwanted_fetch_above_the_limit_passes_without_a_word() -> None:
     stream = RequestStream(10, decode_fetch=lambda replica_id, api_version: False)
     assert events_of(stream, fetch(1, 5)) == [Expect(1, 3, 1), Pass(fetch(1, 5))]
 
@@ -151,7 +153,7 @@ def test_a_consumers_fetch_and_other_requests_pass_at_any_size() -> None:
 
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 7])
 @pytest.mark.parametrize("first", [True, False])
-def test_a_size_that_no_request_can_have_is_refused_at_its_4th_byte(size: int, first: bool) -> None:
+def test_impossible_request_size_is_refused_at_its_4th_byte(size: int, first: bool) -> None:
     stream = RequestStream()
     if not first:
         events_of(stream, request(3, 1, 1))
@@ -171,7 +173,7 @@ def test_the_smallest_request_passes() -> None:
     assert events_of(RequestStream(), data) == [Expect(7, 0, 3), Pass(data)]
 
 
-def test_unknown_api_keys_and_versions_pass_and_expect_a_response() -> None:
+def test_unknown_keys_and_versions_pass_and_expect_a_response() -> None:
     data = request(200, 77, 1) + request(3, -5, 2) + request(-9, 1, 3)
     events = events_of(RequestStream(), data)
     assert [event.correlation_id for event in events if isinstance(event, Expect)] == [1, 2, 3]
@@ -206,7 +208,7 @@ def test_tls_and_odd_keys_count_only_in_the_first_request() -> None:
     assert events_of(RequestStream(), request(3, 1, 1), odd)[2] == Expect(5000, 1, 2)
 
 
-def test_sasl_handshake_v0_makes_the_connection_opaque_behind_it() -> None:
+def test_sasl_handshake_v0_makes_its_connection_opaque_behind() -> None:
     handshake, tokens = request(17, 0, 1, string(b"PLAIN")), frame(b"\x00user\x00secret")
     for data in ([handshake + tokens], [handshake, tokens], [bytes([byte]) for byte in handshake + tokens]):
         events = events_of(RequestStream(), *data)
@@ -297,7 +299,8 @@ def holding(api_key: int = 0) -> RequestStream:
 
 @pytest.mark.parametrize("acks", [0, 1])
 @pytest.mark.parametrize("first", range(40))
-def test_a_caller_that_stops_at_a_request_has_passed_nothing_of_it_and_goes_on_with_all(acks: int, first: int) -> None:
+def test_caller_that_stops_at_a_request_goes_on_with_all_of_it(acks: int, first: int) -> None:
+    """Nothing of that request has passed before."""
     data = produce(1, 1) + request(3, 1, 2) + produce(3, acks) + request(3, 1, 4)
     stream, passed_on = holding(), bytearray()
     begun: list[int] = []

@@ -74,7 +74,8 @@ def test_a_response_waits_in_line_until_its_last_byte_passed() -> None:
     assert stream.at_boundary
 
 
-def test_skip_counts_bytes_inside_a_response_but_leaves_its_end_to_receive() -> None:
+def test_skip_counts_bytes_in_a_response_but_not_its_end() -> None:
+    """The end is left to `receive`."""
     stream = waiting(Pending(1))
     head = struct.pack(">ii", 1000 + 4, 1)
     assert sent(stream, head) == head
@@ -86,14 +87,14 @@ def test_skip_counts_bytes_inside_a_response_but_leaves_its_end_to_receive() -> 
     assert not stream.skip(1)
 
 
-def test_a_response_that_no_request_waits_for_is_refused_after_those_before_it() -> None:
+def test_response_nobody_awaits_is_refused_after_earlier_ones() -> None:
     out, error = failure(waiting(Pending(1)), response(1) + response(7, b"surprise"))
     assert out == response(1)
     assert isinstance(error, UnexpectedResponse)
     assert error.correlation_id == 7
 
 
-def test_a_response_to_another_request_than_the_first_is_refused() -> None:
+def test_response_to_another_request_than_the_first_is_refused() -> None:
     for scanner in (None, FetchResponseScanner(3, 5)):
         out, error = failure(waiting(Pending(1), Pending(5, scanner), Pending(6)), response(1) + response(6))
         assert out == response(1)
@@ -102,7 +103,7 @@ def test_a_response_to_another_request_than_the_first_is_refused() -> None:
 
 
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 3])
-def test_a_size_that_no_response_can_have_is_refused_at_its_4th_byte(size: int) -> None:
+def test_impossible_response_size_is_refused_at_its_4th_byte(size: int) -> None:
     for chunks in ([struct.pack(">i", size)], [bytes([byte]) for byte in struct.pack(">i", size)]):
         stream = waiting(Pending(1))
         assert sent(stream, *chunks[:-1]) == b""
@@ -196,7 +197,7 @@ def test_a_watched_response_is_under_way_until_its_last_byte() -> None:
     assert stream.at_boundary
 
 
-def test_opaque_begins_when_all_responses_that_are_due_have_come() -> None:
+def test_opaque_begins_when_all_responses_due_have_come() -> None:
     stream = waiting(Pending(1), Pending(2))
     stream.become_opaque()
     assert not stream.opaque
@@ -249,7 +250,7 @@ def test_any_responses_in_any_chunks_reach_the_client_whole(kinds: list[tuple[st
     assert len(stream.completed) == scanned
 
 
-def test_inside_a_large_response_a_chunk_costs_the_same_whatever_its_size() -> None:
+def test_chunk_of_a_large_response_costs_the_same_at_any_size() -> None:
     """No byte is touched: only the count of bytes to come moves."""
     stream = waiting(Pending(1))
     stream.receive(memoryview(struct.pack(">ii", 2**31 - 1, 1)), [])
@@ -272,7 +273,7 @@ def passed(stream: ResponseStream, *chunks: bytes) -> bytes:
 
 @pytest.mark.parametrize("is_walked", [False, True])
 @pytest.mark.parametrize("version", [3, 12])
-def test_a_scanned_response_passes_at_once_in_the_middle_of_records(version: int, is_walked: bool) -> None:
+def test_scanned_response_passes_at_once_amid_its_records(version: int, is_walked: bool) -> None:
     topics = with_ids(version, [(b"t", [Partition(0, 0, 9, batch(40_000) + batch(60_000))])])
     scanner = FetchResponseScanner(version, 1, Expected(walk={b"t"} if is_walked else ()))
     stream = waiting(Pending(1, scanner))
@@ -294,7 +295,7 @@ def test_a_scanned_response_passes_at_once_in_the_middle_of_records(version: int
     st.lists(st.tuples(fetch_data.topics, st.booleans(), st.booleans()), min_size=1, max_size=4),
     st.lists(st.integers(0, 5000), max_size=30),
 )
-def test_scanned_responses_of_which_parts_pass_at_once_are_seen_and_sent_as_others(
+def test_response_parts_that_pass_at_once_are_seen_and_sent_too(
     version: int, answers: list[tuple[fetch_data.Topics, bool, bool]], cuts: list[int]
 ) -> None:
     """Whether a topic is appended, whether records are walked, and wherever the broker's bytes are cut."""

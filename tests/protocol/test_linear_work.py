@@ -41,7 +41,7 @@ def answer(tags: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("tags", [1, MOST_TAGS])
-def test_response_head_byte_by_byte_takes_time_in_proportion_to_its_size(tags: int) -> None:
+def test_response_head_byte_by_byte_takes_linear_time(tags: int) -> None:
     def work(size: int) -> Callable[[], object]:
         data = answer(tag_buffer(*[(number, b"t" * (size // tags)) for number in range(tags)]))
         assert scan(data).done
@@ -50,7 +50,7 @@ def test_response_head_byte_by_byte_takes_time_in_proportion_to_its_size(tags: i
     assert seconds(work(3600)) < LINEAR * seconds(work(900))
 
 
-def test_response_head_of_many_tags_is_malformed_as_soon_as_they_are_counted() -> None:
+def test_response_head_of_many_tags_is_malformed_at_their_count() -> None:
     """4 KB of them took nearly a second of CPU."""
     data = answer(tag_buffer(*[(number, b"") for number in range(1300)]))
     with pytest.raises(MalformedFrame):
@@ -59,9 +59,7 @@ def test_response_head_of_many_tags_is_malformed_as_soon_as_they_are_counted() -
 
 @pytest.mark.long
 @pytest.mark.parametrize(("api_key", "version", "behind_tags"), [(1, 12, struct.pack(">iii", 5, 500, 1)), (0, 9, b"")])
-def test_request_head_byte_by_byte_takes_time_in_proportion_to_its_size(
-    api_key: int, version: int, behind_tags: bytes
-) -> None:
+def test_request_head_byte_by_byte_takes_linear_time(api_key: int, version: int, behind_tags: bytes) -> None:
     def work(size: int) -> Callable[[], object]:
         tags = tag_buffer(*[(number, b"t" * (size // MOST_TAGS)) for number in range(MOST_TAGS)])
         body = tags + (behind_tags or b"\xac\x02" + b"i" * 299 + struct.pack(">h", 1))
@@ -72,7 +70,7 @@ def test_request_head_byte_by_byte_takes_time_in_proportion_to_its_size(
 
 
 @pytest.mark.parametrize("version", [3, 9, 12])
-def test_request_cut_once_in_its_head_is_not_read_for_each_field(version: int) -> None:
+def test_request_cut_once_in_its_head_is_not_reread_each_field(version: int) -> None:
     """A byte in front and all else behind it: as cheap as when all comes at once, but for the bytes held."""
     tags = tag_buffer(*[(number, b"t") for number in range(MOST_TAGS)]) if version >= 9 else b""
     body = tags + (b"\x00" if version >= 9 else b"\xff\xff") + struct.pack(">h", 1)
@@ -83,7 +81,7 @@ def test_request_cut_once_in_its_head_is_not_read_for_each_field(version: int) -
 
 @pytest.mark.long
 @pytest.mark.parametrize("version", [3, 7, 12, 18])
-def test_response_body_byte_by_byte_takes_time_in_proportion_to_its_size(version: int) -> None:
+def test_response_body_byte_by_byte_takes_linear_time(version: int) -> None:
 
     def work(count: int) -> Callable[[], object]:
         partitions = [Partition(p, 0, 7, batch(30)) for p in range(count)]

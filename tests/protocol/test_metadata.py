@@ -168,7 +168,7 @@ def some_response(version: int = 12) -> bytes:
     return response(version, found, [Broker(host="h")])
 
 
-def test_response_cut_anywhere_or_with_more_behind_it_is_malformed() -> None:
+def test_response_cut_anywhere_or_too_long_is_malformed() -> None:
     whole = some_response()
     for decode in (decode_topics, decode_partitions):
         for size in range(len(whole)):
@@ -189,7 +189,7 @@ def test_response_with_any_bytes_changed_is_read_or_malformed(data: st.DataObjec
 
 
 @pytest.mark.parametrize("version", range(1, 6))
-def test_classic_response_cut_anywhere_or_with_more_behind_it_is_malformed(version: int) -> None:
+def test_classic_response_cut_anywhere_or_too_long_is_malformed(version: int) -> None:
     whole = some_response(version)
     assert len(list(decode_partitions(whole, version, 7))) == 4
     for size in range(len(whole)):

@@ -214,7 +214,7 @@ def share_fetched(number: int, acquired: list[tuple[int, int]], records: bytes |
 
 @pytest.mark.long
 @given(cuts)
-def test_records_that_a_share_group_s_member_acquired_are_counted(cuts: tuple[int, ...]) -> None:
+def test_records_acquired_by_a_share_groups_member_are_counted(cuts: tuple[int, ...]) -> None:
     """It is given whole batches, of which other members may have some records."""
     topic_id, records = UUID(int=5), built(2, NONE, [50] * 40)
     for version in (1, 2):

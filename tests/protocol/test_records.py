@@ -35,7 +35,7 @@ def test_records_whole_batches_are_counted(magic: int) -> None:
 
 @pytest.mark.parametrize("magic", MAGICS)
 @pytest.mark.parametrize("tail", [12, 13, 17, 61, 199])
-def test_records_cut_tail_with_its_head_tells_the_next_batch_s_size(magic: int, tail: int) -> None:
+def test_records_cut_tail_with_its_head_tells_next_batch_size(magic: int, tail: int) -> None:
     records = batch(100, magic=magic) + batch(200, magic=magic)[:tail]
     assert walk(records, [records]) == RecordsSeen(
         3, 100 + tail, complete_bytes=100, batches=1, cut_bytes=tail, smallest=100, largest=100, next_batch_size=200
@@ -64,7 +64,7 @@ def test_records_smallest_legal_batch_is_a_batch(size: int, batches: int) -> Non
 
 
 @pytest.mark.parametrize("size", [-(2**31), -13, -12, -1, 0, 13])
-def test_records_with_a_size_that_no_batch_has_are_cut_from_there(size: int) -> None:
+def test_records_of_an_impossible_batch_size_are_cut_there(size: int) -> None:
     """A size of -12 would step nowhere for ever; a follower throws on all of them and keeps what came before."""
     records = batch(100) + struct.pack(">qi", 0, size) + bytes(50)
     assert walk(records, [records]) == RecordsSeen(

@@ -68,7 +68,7 @@ def test_any_bytes_are_read(api_key: int, version: int, start: bytes) -> None:
 
 @pytest.mark.parametrize("cut", [0, 3, 9, 20, 30])
 @pytest.mark.parametrize("version", [3, 7, 12, 16, 18])
-def test_a_request_that_begins_says_who_sent_it_however_it_is_cut(version: int, cut: int) -> None:
+def test_request_that_begins_says_who_sent_it_however_cut(version: int, cut: int) -> None:
     data = fetch(1, CONSUMER, version=version) if version < 7 else session_fetch(version, 5, 1)
     stream = RequestStream()
     stream.may_hold = lambda head, frame: True

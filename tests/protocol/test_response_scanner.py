@@ -97,7 +97,7 @@ def test_response_without_topics_is_done_with_its_head(version: int, appended: T
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_response_that_is_empty_for_a_throttled_client_stays_empty(version: int) -> None:
+def test_response_empty_for_a_throttled_client_stays_empty(version: int) -> None:
     """KIP-219: a full fetch may be answered so; with some of its partitions alone a follower refuses the answer."""
     empty = response(version, 7, [], throttle_time_ms=1)
     for chunks in ([empty], single_bytes(empty)):
@@ -124,7 +124,7 @@ def test_response_whole_in_one_view_passes_as_that_view() -> None:
     assert buffers[0] == view
 
 
-def test_response_appended_to_passes_as_a_slice_but_for_head_and_tail() -> None:
+def test_response_appended_to_is_a_slice_but_for_head_and_tail() -> None:
     frame = response(3, 7, TOPICS)
     buffers, _ = FetchResponseScanner(3, 7, Expected(APPENDED, len(MADE_UP))).receive(memoryview(frame))
     assert [type(buffer) for buffer in buffers] == [bytes, memoryview, bytes]
@@ -162,7 +162,8 @@ def test_response_empty_view_changes_nothing() -> None:
     assert scanner.topics == scanned(TOPICS, ())
 
 
-def test_response_correlation_id_of_another_request_is_a_mismatch_before_anything_is_sent() -> None:
+def test_response_to_another_request_is_a_mismatch_at_once() -> None:
+    """Its correlation id tells so before anything of it is sent."""
     frame = response(3, 8, TOPICS)
     scanner = FetchResponseScanner(3, 7)
     for chunk in single_bytes(frame[:15]):
@@ -202,7 +203,7 @@ def test_records_cut_tail_is_told_from_whole_batches(magic: int) -> None:
 @pytest.mark.parametrize("version", [3, 7, 12, 17])
 @pytest.mark.parametrize("active", [(), (0,), (1999,), (1000,), (3, 4, 5, 900), tuple(range(0, 2000, 2))])
 @pytest.mark.parametrize("chunk", [1_000_000, 4096, 37])
-def test_topic_of_2000_partitions_is_seen_whole_wherever_its_records_are(
+def test_topic_of_2000_partitions_is_whole_wherever_records_are(
     version: int, active: tuple[int, ...], chunk: int
 ) -> None:
     """Runs without records are taken in one step, as far as they hold and the chunk goes."""
@@ -219,7 +220,7 @@ def test_topic_of_2000_partitions_is_seen_whole_wherever_its_records_are(
 
 @pytest.mark.parametrize("size", [0x0001, 0x0100, 0x0101, 0x10000, 0x010101, 0x00FF, 0xFF00, 0xFFFF, 0xFFFFFF])
 @pytest.mark.parametrize("count", [1, 2, 8])
-def test_records_size_whose_bytes_look_like_none_is_still_a_size(size: int, count: int) -> None:
+def test_records_size_with_bytes_like_none_is_still_a_size(size: int, count: int) -> None:
     """A run is taken for idle by its sizes' bytes: none of 0x00 and 0xff alone may deceive it but 0 and -1."""
     idle = [Partition(p, 0, 5, b"") for p in range(count - 1)]
     topics: Topics = [(b"t", [*idle, Partition(9, 0, 5, bytes(size))])]
@@ -259,7 +260,7 @@ def test_topic_name_of_32767_bytes_is_seen_in_any_chunks() -> None:
     st.integers(0, 2**31 - 1),
     st.sampled_from((NO_TAGS, tag_buffer((0, b"e" * 200)), tag_buffer((0, b""), UNKNOWN_TAG))),
 )
-def test_response_in_any_chunks_gives_the_same_output_and_topics(
+def test_response_in_any_chunks_gives_equal_output_and_topics(
     version: int,
     topics: Topics,
     appended: Topics,

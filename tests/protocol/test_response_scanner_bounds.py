@@ -51,9 +51,7 @@ def test_response_with_as_much_as_was_asked_for_passes(version: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("topics", [TOPICS, TOPICS[1:], [*TOPICS[1:], *TOPICS[:1]]], ids=["last", "idle", "active"])
-def test_response_with_a_partition_more_is_malformed_at_the_count_that_is_too_many(
-    version: int, topics: Topics
-) -> None:
+def test_response_of_one_partition_more_is_malformed_at_count(version: int, topics: Topics) -> None:
     """A topic may come in several pieces: they count together."""
     partitions = sum(len(partitions) for _, partitions in topics)
     error = error_of(response(version, 7, with_ids(version, topics)), version, partitions - 1, len(topics))
@@ -81,7 +79,7 @@ def test_response_with_a_name_longer_than_any_is_malformed(version: int) -> None
 
 @pytest.mark.parametrize("version", [3, 7, 12, 18])
 @pytest.mark.parametrize("shape", ["topics", "partitions"])
-def test_response_of_much_that_was_not_asked_for_takes_no_memory(version: int, shape: str) -> None:
+def test_response_of_much_not_asked_for_takes_no_memory(version: int, shape: str) -> None:
     idle = [Partition(0, 0, 7, b"")]
     made: Topics = [(b"t", idle)] * 2_000 if shape == "topics" else [(b"t", idle), (b"u", idle * 2_000)]
     frame = memoryview(response(version, 7, with_ids(version, made)))

@@ -78,7 +78,7 @@ def test_response_stream_cut_anywhere_is_not_done(version: int) -> None:
 
 
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 3])
-def test_response_size_without_room_for_a_correlation_id_is_invalid(size: int) -> None:
+def test_response_without_room_for_a_correlation_id_is_invalid(size: int) -> None:
     frame = with_size(response(3, 7, TOPICS), size)
     for chunks in ([frame], single_bytes(frame)):
         assert outcome(3, chunks)[0] is InvalidFrameSize
@@ -103,7 +103,7 @@ def test_response_wrong_count_of_topics_is_malformed(count: int) -> None:
     changed(TOPICS_COUNT_AT, ">i", count)
 
 
-def test_response_count_of_topics_larger_than_the_frame_fails_at_the_count() -> None:
+def test_response_count_of_topics_beyond_the_frame_fails_there() -> None:
     assert changed(TOPICS_COUNT_AT, ">i", 2**31 - 1).offset == TOPICS_COUNT_AT
     assert changed(TOPICS_COUNT_AT, ">i", -1).offset == TOPICS_COUNT_AT
 
@@ -113,7 +113,7 @@ def test_response_wrong_length_of_a_topic_name_is_malformed(length: int) -> None
     assert changed(NAME_LENGTH_AT, ">h", length).offset == NAME_LENGTH_AT
 
 
-def test_response_topic_name_of_32767_bytes_that_is_not_there_is_malformed_at_once() -> None:
+def test_response_of_a_missing_topic_name_is_malformed_at_once() -> None:
     """Nothing waits, and nothing is collected, for bytes that the frame cannot have."""
     frame = bytearray(response(3, 7, TOPICS))
     struct.pack_into(">h", frame, 4 + NAME_LENGTH_AT, 32_767)
@@ -132,7 +132,8 @@ def test_response_wrong_size_of_records_is_malformed(at: int, size: int) -> None
     assert changed(at, ">i", size).offset == at
 
 
-def test_response_records_that_leave_no_room_for_the_partitions_behind_are_malformed_at_their_size() -> None:
+def test_response_records_without_room_behind_are_malformed() -> None:
+    """It is seen at their size: the partitions behind them have to fit in, too."""
     frame = response(3, 7, [(b"t", [Partition(0, 0, 7, bytes(20)), Partition(1, 0, 7, b"")])])
     size_at = 12 + 3 + 4 + 14
     altered = bytearray(frame)
@@ -155,7 +156,7 @@ def test_response_that_would_outgrow_a_frame_is_too_large() -> None:
     st.sampled_from((b"", bytes(24))),
     st.data(),
 )
-def test_response_with_any_bytes_changed_comes_to_the_same_in_any_chunks(
+def test_response_of_changed_bytes_is_the_same_in_any_chunks(
     version: int, topics: Topics, cuts: list[int], appended: bytes, data: st.DataObject
 ) -> None:
     """And to nothing but a result, an unfinished frame or a ProtocolError."""

@@ -40,7 +40,7 @@ CUT_HEADERS = [[BUFFER - 28 - 18 - 9], *[[BUFFER - 18]] * 1024]
 @pytest.mark.parametrize(
     "records", [ONE_PARTITION, MANY_PARTITIONS, CUT_HEADERS], ids=["one partition", "many", "cut headers"]
 )
-def test_scanner_of_a_64_mb_response_in_a_64_kb_buffer_keeps_none_of_it(
+def test_scanner_of_64_mb_in_a_64_kb_buffer_keeps_none_of_it(
     records: Sequence[Sequence[int]], walk: set[bytes]
 ) -> None:
     """Nothing is left that points into the buffer; what is allocated are a partition's header and its RecordsSeen."""

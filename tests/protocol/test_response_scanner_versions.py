@@ -137,7 +137,7 @@ HUGE = varint(2**34 - 1)
 @pytest.mark.parametrize(
     "what", ["topics", "name", "partitions", "transactions", "records", "tags", "topic tags", "end"]
 )
-def test_varint_too_long_or_too_large_is_malformed_wherever_it_stands(version: int, what: str, broken: bytes) -> None:
+def test_varint_too_long_or_large_is_malformed_anywhere(version: int, what: str, broken: bytes) -> None:
     one = struct.pack(">ihqqq", 0, 0, 7, 7, -1)
     parts = {
         "head": struct.pack(">i", 7) + NO_TAGS + struct.pack(">ihi", 0, 0, 0),

@@ -69,7 +69,7 @@ class Verdicts:
     st.lists(st.integers(0, 2000), max_size=8),
     st.randoms(use_true_random=False),
 )
-def test_what_goes_out_is_what_a_broker_without_the_records_would_have_sent(
+def test_what_goes_out_is_as_from_a_broker_without_the_records(
     version: int,
     topics: Topics,
     appended: Topics,
@@ -127,7 +127,7 @@ def test_of_what_was_taken_out_the_size_of_its_batch_is_known(version: int) -> N
 
 
 @pytest.mark.parametrize("version", [3, 12])
-def test_a_tail_is_taken_out_and_the_batch_that_it_begins_is_known(version: int) -> None:
+def test_tail_is_taken_out_and_the_batch_it_begins_is_known(version: int) -> None:
     records = batch(100) + batch(300)[:60]
     scanner = scanner_of(version, whole, holds_all=True)
     topics: Topics = [(b"t", [Partition(0, 0, 9, records)])]
@@ -156,7 +156,7 @@ def test_a_batch_that_is_taken_out_is_not_kept() -> None:
     assert not any(sent[1:-1]), "nothing is sent while it passes"
 
 
-def test_a_large_answer_is_sent_as_it_comes_once_its_first_records_are_known() -> None:
+def test_large_answer_is_sent_as_it_comes_after_first_records() -> None:
     """It keeps its tails: so much is not held."""
     scanner = scanner_of(3, whole, holds_all=True)
     records = batch(2 * take_out.MOST_HELD) + batch(300)[:60]
@@ -168,7 +168,7 @@ def test_a_large_answer_is_sent_as_it_comes_once_its_first_records_are_known() -
     assert scanner.topics[0].records[0].taken_out == 0
 
 
-def test_bytes_are_stepped_over_once_nothing_can_be_taken_out_any_more() -> None:
+def test_bytes_are_stepped_over_once_nothing_can_be_taken_out() -> None:
     """The fast path of large records is open again."""
     scanner = scanner_of(3, lambda *_: Passing.ALL, holds_all=False)
     frame = response(3, 7, [(b"t", [Partition(0, 0, 9, batch(100_000))])])

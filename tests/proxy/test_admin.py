@@ -126,7 +126,7 @@ async def test_admin_metrics_are_streamed_in_the_format_asked_for(client: Client
         assert response.headers["Content-Type"].startswith("application/openmetrics-text")
 
 
-async def test_admin_client_that_goes_away_in_the_middle_of_a_scrape_is_no_error(
+async def test_admin_client_that_leaves_amid_a_scrape_is_no_error(
     client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, scraping = await _scrape_and_read_nothing(client, monkeypatch)
@@ -137,9 +137,10 @@ async def test_admin_client_that_goes_away_in_the_middle_of_a_scrape_is_no_error
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def test_admin_client_that_reads_no_metrics_is_cut_off_once_others_need_the_room(
+async def test_admin_client_reading_no_metrics_is_cut_off_for_others(
     client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """It is cut off once others need the room."""
     monkeypatch.setattr(scrapes, "MOST_UNREAD", 0)
     reader, scraping = await _scrape_and_read_nothing(client, monkeypatch)
     async with asyncio.timeout(5):
@@ -229,7 +230,7 @@ async def test_admin_throttle_delete_throttles_nothing(client: Client) -> None:
     assert client.sidecar.applied == [ThrottleTable()]
 
 
-async def test_admin_throttle_delete_of_what_http_set_puts_the_file_in_force_again(client: Client) -> None:
+async def test_admin_throttle_delete_of_http_puts_the_file_in_force(client: Client) -> None:
     before = await client.call("GET", "/v1/throttle")
     await client.call("DELETE", "/v1/throttle")
     await client.call("PATCH", "/v1/throttle", {LEADER_RATE: 7, "topics": {"a": {LEADER_REPLICAS: "*"}}})
@@ -258,9 +259,10 @@ async def test_admin_throttle_delete_of_what_http_set_puts_the_file_in_force_aga
     ],
 )
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
-async def test_admin_throttle_bad_input_is_400_with_field_and_changes_nothing(
+async def test_admin_throttle_bad_input_is_400_and_changes_nothing(
     client: Client, method: str, raw: bytes, field: str
 ) -> None:
+    """The answer names the field."""
     before = await client.call("GET", "/v1/throttle")
     status, body = await client.call(method, "/v1/throttle", raw=raw)
     assert (status, body["field"]) == (400, field)
@@ -271,7 +273,7 @@ async def test_admin_throttle_bad_input_is_400_with_field_and_changes_nothing(
     assert client.sidecar.applied == []
 
 
-async def test_admin_body_that_is_compressed_is_refused_before_it_is_unpacked(client: Client) -> None:
+async def test_admin_compressed_body_is_refused_before_unpacking(client: Client) -> None:
     headers = {"Content-Encoding": "gzip"}
     bomb = io.BytesIO(gzip.compress(b" " * (MAX_BODY_BYTES - 1)))
     async with client.session.put(f"{client.base}/v1/throttle", data=bomb, headers=headers) as response:
@@ -303,7 +305,7 @@ async def test_admin_changes_at_the_same_time_are_each_whole(client: Client) -> 
     assert len(client.sidecar.throttle.table.topics) == 21
 
 
-async def test_admin_connections_beyond_the_limit_close_the_oldest_and_the_next_call_is_served(
+async def test_admin_connections_beyond_the_limit_close_the_oldest(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients that never ask anything keep neither descriptors nor the operator from the sidecar."""

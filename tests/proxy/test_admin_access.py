@@ -83,7 +83,7 @@ async def test_each_scheme_is_asked_for_in_a_line_of_its_own(asked: Asked) -> No
         assert response.headers.getall("WWW-Authenticate") == ['Basic realm="weir"', 'Bearer realm="weir"']
 
 
-async def test_browser_may_read_with_a_token_as_its_password_and_change_nothing(asked: Asked) -> None:
+async def test_browser_with_a_token_as_password_may_read_only(asked: Asked) -> None:
     basic = {"Authorization": "Basic " + base64.b64encode(f"ann:{WRITE}".encode()).decode()}
     assert await asked.status("GET", "/", headers=basic) == 200
     assert await asked.status("DELETE", "/v1/throttle", headers=basic) == 401

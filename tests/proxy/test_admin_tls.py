@@ -107,7 +107,8 @@ async def test_certificate_of_somebody_else_is_not_taken(secured: Secured, tmp_p
         await secured.status(stranger, "GET", "/v1/status")
 
 
-async def test_browser_with_a_certificate_changes_nothing_for_another_sites_page(secured: Secured) -> None:
+async def test_browser_with_certificate_changes_nothing_cross_site(secured: Secured) -> None:
+    """A page of another site may not use the certificate to change anything."""
     ann = secured.authority.issue("ann")
     assert await secured.status(ann, "GET", "/", Origin="https://evil.example") == 200
     assert await secured.status(ann, "POST", "/v1/shares", Origin="https://evil.example") == 403
@@ -148,7 +149,7 @@ async def test_sidecars_ask_each_other_with_their_own_certificates(secured: Secu
     await exchange.close()
 
 
-async def test_sidecar_does_not_ask_one_whose_certificate_is_no_sidecars(secured: Secured, tmp_path: Path) -> None:
+async def test_sidecar_asks_no_one_whose_certificate_is_no_sidecars(secured: Secured, tmp_path: Path) -> None:
     impostor = secured.authority.issue("prometheus", names=["prometheus", "127.0.0.1"])
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(impostor.certificate, impostor.key)
@@ -194,7 +195,7 @@ async def test_checks_of_a_file_with_tls_ask_as_its_sidecar_does(
     assert await asyncio.to_thread(_seconds_ahead, secured.address, None) is None
 
 
-def test_with_tls_no_token_is_needed_and_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_tls_needs_no_token_and_what_is_missing_is_named(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     own = authority.issue("weir-1.internal")
     keys = f'[admin.tls]\ncertificate = "{own.together}"\n'
@@ -205,7 +206,7 @@ def test_with_tls_no_token_is_needed_and_what_is_missing_is_named(tmp_path: Path
         assert error.value.field == field
 
 
-async def test_a_sidecar_serves_its_admin_http_with_tls_and_tells_how_long_its_certificate_lasts(
+async def test_sidecar_admin_has_tls_and_tells_certificate_expiry(
     tmp_path: Path,
 ) -> None:
     authority = Authority(tmp_path)

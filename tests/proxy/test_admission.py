@@ -34,7 +34,7 @@ async def refused(relay: Relaying, host: str) -> None:
         await (await from_address(relay, host)).expect_end()
 
 
-async def test_an_address_with_too_many_connections_is_refused_and_others_are_not() -> None:
+async def test_address_with_too_many_connections_alone_is_refused() -> None:
     async with relaying() as relay:
         relay.relay.admission.most_from_address = 2
         first, broker = await relay.connect()
@@ -50,14 +50,14 @@ async def test_an_address_with_too_many_connections_is_refused_and_others_are_no
         assert (line["peer"], line["reason"], line["limit"]) == ("127.0.0.1", "too_many_from_address", 2)
 
 
-async def test_a_refused_connection_is_reset_so_that_the_kernel_keeps_nothing_of_it() -> None:
+async def test_refused_connection_is_reset_so_kernel_keeps_nothing() -> None:
     async with relaying() as relay:
         relay.relay.admission.most = 0
         with pytest.raises(ConnectionResetError):  # while it connects, or right after
             await (await from_address(relay, "127.0.0.1")).expect_end()
 
 
-async def test_no_more_connections_than_allowed_are_let_in_and_a_closed_one_makes_room() -> None:
+async def test_no_more_connections_than_allowed_until_one_is_closed() -> None:
     async with relaying() as relay:
         relay.relay.admission.most = 1
         client, _ = await relay.connect()
@@ -80,7 +80,7 @@ async def test_an_upstream_that_is_down_leaves_nothing_counted() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", request(18, 0, 1)[:11]])
-async def test_a_connection_without_a_request_is_closed_when_its_time_is_over(sent: bytes) -> None:
+async def test_connection_without_a_request_is_closed_after_its_time(sent: bytes) -> None:
     async with relaying() as relay:
         silent, _ = await relay.connect()
         await silent.send(sent)
@@ -135,7 +135,7 @@ async def test_closed_links_are_not_kept_until_their_time_is_over() -> None:
         assert not relay.relay.first_requests._since
 
 
-def test_every_address_is_forgotten_when_its_last_connection_is_closed() -> None:
+def test_address_is_forgotten_with_its_last_connection() -> None:
     admission = Admission()
     for host in ("a", "b", "a"):
         admission.enter(host)
@@ -165,7 +165,7 @@ def test_clients_of_many_addresses_leave_room_for_brokers() -> None:
     assert admission.refusal("10.9.9.9") is None
 
 
-def test_brokers_that_become_known_while_clients_crowd_have_room_when_these_go() -> None:
+def test_brokers_known_late_have_room_when_crowding_clients_go() -> None:
     admission = Admission(16, 16)
     for client in ("10.9.0.1", "10.0.0.1"):
         for _ in range(8):
@@ -182,7 +182,7 @@ def test_brokers_that_become_known_while_clients_crowd_have_room_when_these_go()
     assert (admission.total, admission._others, dict(admission._from)) == (0, 0, {})
 
 
-def test_the_links_whose_time_is_over_are_found_without_looking_at_the_others() -> None:
+def test_expired_links_are_found_without_a_look_at_others() -> None:
     now = 0.0
     requests = FirstRequests(lambda: now, 10.0)
     links = [FakeLink() for _ in range(3)]
@@ -193,7 +193,8 @@ def test_the_links_whose_time_is_over_are_found_without_looking_at_the_others() 
     assert [link.why for link in links] == ["no_request_came", "no_request_came", ""]
 
 
-def test_a_process_with_too_few_open_files_says_so_and_lets_in_fewer() -> None:
+def test_process_with_too_few_files_says_so_and_lets_in_fewer() -> None:
+    """It says how many open files are allowed, and how many are needed."""
     with logged() as (log, lines):
         bounds = Bounds(log, time.monotonic, 1024)
         bounds.apply(Limits(max_connections=1000))

@@ -129,7 +129,7 @@ class Crowd:
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_as_many_connections_are_counted_as_there_are_whatever_happens(seed: int, tmp_path: Path) -> None:
+async def test_connections_are_counted_right_whatever_happens(seed: int, tmp_path: Path) -> None:
     keys = Keys(tmp_path)
     async with relaying() as relay:
         await Crowd(relay, seed, keys.server(takes_plaintext=bool(seed % 2))).run()

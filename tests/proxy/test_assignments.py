@@ -29,7 +29,7 @@ def forgotten(watched: Watched) -> bool:
     return not list(watched.throttle.lag.rows())
 
 
-async def test_replica_that_was_moved_away_is_forgotten_by_the_poll_of_topic_ids(
+async def test_replica_moved_away_is_forgotten_by_the_topic_ids_poll(
     naming_broker: MetadataBroker, watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "weir")
@@ -52,7 +52,7 @@ async def test_replica_that_was_moved_away_is_forgotten_by_the_poll_of_topic_ids
     assert naming_broker.asked[-1].names == ["orders"]
 
 
-async def test_replica_of_a_deleted_topic_is_forgotten_though_nothing_is_throttled(
+async def test_deleted_topics_replica_is_forgotten_without_throttle(
     naming_broker: MetadataBroker, watched: Watched
 ) -> None:
     watched.throttled = set()
@@ -76,7 +76,7 @@ async def test_replica_of_a_deleted_topic_is_forgotten_though_nothing_is_throttl
         {"newest_metadata": 9},
     ],
 )
-async def test_replica_is_kept_where_the_broker_does_not_say_that_it_is_gone(
+async def test_replica_is_kept_if_the_broker_does_not_say_it_is_gone(
     naming_broker: MetadataBroker, watched: Watched, how: dict[str, object]
 ) -> None:
     for name, value in how.items():
@@ -87,7 +87,7 @@ async def test_replica_is_kept_where_the_broker_does_not_say_that_it_is_gone(
     assert not forgotten(watched)
 
 
-async def test_replica_of_a_broker_that_is_down_is_not_assigned_where_another_has_its_place(
+async def test_replica_of_a_broker_down_is_not_assigned_if_replaced(
     naming_broker: MetadataBroker, watched: Watched
 ) -> None:
     """REPLICA_NOT_AVAILABLE, of older brokers, is no reason to doubt the answer."""
@@ -118,7 +118,7 @@ async def test_replica_that_the_cluster_says_is_in_sync_has_no_lag(
     assert [row.lag_seconds for row in watched.throttle.lag.rows()] == [0]
 
 
-async def test_replica_of_a_partition_that_another_broker_leads_is_forgotten(
+async def test_replica_of_a_partition_led_elsewhere_is_forgotten(
     naming_broker: MetadataBroker, watched: Watched
 ) -> None:
     """This broker was restarted, and leads nothing any more."""
@@ -153,7 +153,8 @@ async def test_lag_without_room_is_logged_once_in_a_while(
 
 
 @pytest.mark.long
-async def test_assignments_of_20000_partitions_never_hold_the_loop_for_long() -> None:
+async def test_assignments_of_20000_partitions_never_hold_the_loop() -> None:
+    """The longest step is a small part of all the work."""
     partitions = [
         Partition(partition_index=number, leader_id=1, replica_nodes=[1, 2, 3], isr_nodes=[1, 2], offline_replicas=[])
         for number in range(20_000)

@@ -114,7 +114,7 @@ async def test_nothing_is_captured_before_the_brokers_are_known() -> None:
         assert dropped.options == {"port": 9092, "peers": ["10.0.0.2"], "incoming": True, "outgoing": True}
 
 
-async def test_connections_of_each_broker_are_dropped_once_when_it_becomes_known() -> None:
+async def test_each_brokers_connections_drop_once_when_it_is_known() -> None:
     """One that joins has direct connections from before its address was known; the others keep theirs."""
     joined = {**BROKERS, 3: frozenset({ip_address("10.0.0.3")})}
     async with capturing(sides=("leader",)) as (capture, packet_filter, dropped):
@@ -226,9 +226,10 @@ async def broker_with_tls(
         yield port, keys, load_client_keys(files, checks_name=True).context
 
 
-async def test_captured_connection_to_a_peer_with_tls_is_ended_or_passes_where_its_certificate_is_refused(
+async def test_captured_tls_to_a_peer_is_ended_or_passes_if_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It passes as it is where the certificate for that peer is refused."""
     authority = Authority(tmp_path / "peers")
     peers = f'[capture.peer_tls]\ncertificate = "{authority.issue("localhost").together}"\nca = "{tmp_path}/ca.pem"\n'
     peers += 'client_auth = "required"\nallowed_names = ["localhost"]\n[capture.peer_upstream_tls]\n'
@@ -267,9 +268,7 @@ async def test_captured_connection_to_a_peer_with_tls_is_ended_or_passes_where_i
         assert listener.side.stats.passthrough == {"tls": 1}
 
 
-async def test_captured_connection_with_tls_is_ended_where_there_are_keys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_captured_tls_is_ended_where_there_are_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with (
         broker_with_tls(tmp_path, monkeypatch) as (port, keys, client),
         capturing(keys, port=port, sides=("leader",)) as (capture, _, _),
@@ -284,7 +283,7 @@ async def test_captured_connection_with_tls_is_ended_where_there_are_keys(
         assert tls.handshakes == {("leader", "client", "ok"): 1, ("leader", "upstream", "ok"): 1}
 
 
-async def test_connection_that_is_still_made_while_it_steps_out_is_not_carried_for_ever(
+async def test_connection_made_as_it_steps_out_is_not_carried_forever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("weir.proxy.capture.capture.REFRESH_SECONDS", 0.01)
@@ -311,7 +310,7 @@ async def test_connection_that_is_still_made_while_it_steps_out_is_not_carried_f
             await settle()
 
 
-async def test_it_stays_out_of_the_path_of_a_broker_whose_tls_it_cannot_speak(
+async def test_it_stays_out_where_it_cannot_speak_the_brokers_tls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Followers would be refused by it, and have it directly."""
@@ -338,7 +337,7 @@ async def test_it_stays_out_of_the_path_of_a_broker_whose_tls_it_cannot_speak(
         assert capture.not_ready() is None
 
 
-async def test_it_steps_out_where_the_broker_no_longer_takes_its_certificate(
+async def test_it_steps_out_where_a_broker_refuses_its_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("weir.proxy.capture.capture.REFRESH_SECONDS", 0.01)
@@ -412,7 +411,7 @@ async def test_it_steps_out_where_no_follower_comes_through(tmp_path: Path, monk
         assert not capture.is_in
 
 
-async def test_somebody_who_is_refused_again_and_again_does_not_end_a_capture_before_followers_are_back(
+async def test_refused_stranger_ends_no_capture_before_followers_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tool on a broker's machine, say, with a certificate of its own."""
@@ -440,7 +439,7 @@ async def test_somebody_who_is_refused_again_and_again_does_not_end_a_capture_be
         assert await trouble(3, is_in=False) is None
 
 
-async def test_a_paused_capture_is_out_of_the_path_until_it_is_resumed() -> None:
+async def test_paused_capture_is_out_of_the_path_until_resumed() -> None:
     async with capturing() as (capture, packet_filter, dropped):
         capture.learn(BROKERS)
         await settle()

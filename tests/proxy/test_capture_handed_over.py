@@ -149,7 +149,7 @@ def world(tmp_path: Path) -> Iterator[World]:
             world.close()
 
 
-def test_connections_of_both_sides_go_on_and_new_ones_are_captured(world: World) -> None:
+def test_connections_of_both_sides_go_on_and_new_are_captured(world: World) -> None:
     """The table of the first process is gone with it, and with it a redirect that connections came by."""
     fetchers = [world.fetch(number, 20) for number in (1, 2)]
     assert world.tables() == ["table inet weir_1"]
@@ -177,7 +177,7 @@ def test_it_is_handed_over_again_and_again_with_no_rule_left(world: World) -> No
     world.until("no rule", lambda: not world.tables())
 
 
-def test_firewall_that_comes_later_refuses_no_connection_that_stands(world: World) -> None:
+def test_later_firewall_refuses_no_connection_that_stands(world: World) -> None:
     """A client's connection was never tracked until then, and one that the broker itself has begun was."""
     world.until("brokers' connections alone", lambda: world.count("event=connection_tracking needed_by=nobody"))
     fetchers = [world.fetch(number, 8) for number in (1, 2, 3)]

@@ -45,7 +45,7 @@ def fields(status: str) -> dict[str, int]:
 
 
 @pytest.mark.skipif(not fields(Path("/proc/self/status").read_text())["CapEff"] & NET_ADMIN, reason="needs root")
-def test_only_net_admin_is_kept_in_every_thread_and_for_programs_that_are_run() -> None:
+def test_only_net_admin_is_kept_in_all_threads_and_programs() -> None:
     """Programs run with it too: `ss` needs it to break connections."""
     done = subprocess.run([sys.executable, "-c", KEEPS], cwd=PROJECT, capture_output=True, text=True, check=True)
     reason, threads, child = json.loads(done.stdout)

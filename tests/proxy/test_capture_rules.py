@@ -186,7 +186,7 @@ class TestKernel:
         assert kernel.reach(1, own) == f"{PORT} None"  # to itself
 
     @pytest.mark.long
-    def test_firewall_that_lets_in_the_brokers_port_lets_in_what_is_captured(self, kernel: Kernel) -> None:
+    def test_firewall_for_the_brokers_port_lets_in_what_is_captured(self, kernel: Kernel) -> None:
         hosts = kernel.hosts
         hosts.run(1, "nft", FIREWALL)
         try:
@@ -203,9 +203,7 @@ class TestKernel:
 
     @pytest.mark.long
     @pytest.mark.parametrize("transparent", [True, False])
-    def test_clients_of_this_machine_reach_its_broker_where_anyone_is_captured(
-        self, kernel: Kernel, transparent: bool
-    ) -> None:
+    def test_local_clients_reach_a_broker_where_anyone_is_captured(self, kernel: Kernel, transparent: bool) -> None:
         """So does the sidecar itself: what it sends to its broker may not come back to it."""
         own = kernel.hosts.address(1)
         kernel.set(rules_of(kernel.hosts, anyone=True, transparent=transparent))
@@ -215,7 +213,7 @@ class TestKernel:
 
     @pytest.mark.long
     @pytest.mark.parametrize("others", [True, False])
-    def test_others_connections_are_tracked_only_where_that_is_wanted(self, kernel: Kernel, others: bool) -> None:
+    def test_others_connections_are_tracked_only_where_wanted(self, kernel: Kernel, others: bool) -> None:
         """Also those of IPv6, and those that this machine begins. What is between brokers is led through either way."""
         hosts = kernel.hosts
         kernel.begin(2, LISTENER, KEPT)
@@ -253,7 +251,7 @@ class TestKernel:
         assert kernel.reach(2, kernel.hosts.address(1)) == f"{PORT} None"
 
     @pytest.mark.long
-    def test_two_brokers_of_one_machine_are_told_apart_by_their_users(self, kernel: Kernel) -> None:
+    def test_two_brokers_of_a_machine_are_told_apart_by_user(self, kernel: Kernel) -> None:
         """Both fetch from host 2, and from each other."""
         hosts = kernel.hosts
         first, second, peer = hosts.address(1), f"{hosts.address(1)}01", hosts.address(2)
@@ -271,7 +269,8 @@ class TestKernel:
         assert kernel.reach(1, peer, user=1003) == f"{PORT} None"
 
     @pytest.mark.long
-    def test_leftover_without_an_owner_is_removed_and_a_running_sidecars_is_not(self, kernel: Kernel) -> None:
+    def test_leftover_without_an_owner_is_removed_and_no_other(self, kernel: Kernel) -> None:
+        """The rules of a sidecar that runs stay."""
         weir = [sys.executable, "-m", "weir", "capture", "remove"]
         rules = CaptureRules(7, PORT, {4: 19093}, {4: 19092})
         kernel.hosts.run(1, "nft", rules.create(owned=False).replace("\n", ";"))

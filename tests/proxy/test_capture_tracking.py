@@ -49,7 +49,8 @@ def test_rules_that_look_at_connections_need_them_tracked(rules: str, who: str |
     assert needed_by(rules) == who
 
 
-def test_a_captures_own_table_does_not_count_and_another_sidecars_does() -> None:
+def test_captures_own_table_does_not_count_but_anothers_does() -> None:
+    """Asked is whether rules of anybody else need connections tracked."""
     rules = (
         "table inet weir_{} {{ # progname weir\n\tchain output {{\n\t\ttype nat hook output priority -100;\n\t}}\n}}\n"
     )
@@ -86,7 +87,8 @@ async def looking() -> AsyncIterator[tuple[Tracking, Listed, MovedClock]]:
         yield Tracking("inet weir_1", lambda: packet_filter, None, log, clock), packet_filter, clock
 
 
-async def test_it_looks_again_in_a_minute_or_when_the_older_iptables_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_looks_again_in_a_minute_or_with_older_iptables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks at once when tables of the older iptables come."""
     async with looking() as (tracking_, packet_filter, clock):
         for _ in range(3):
             assert await tracking_.look() is None
@@ -105,7 +107,7 @@ async def test_rules_that_cannot_be_read_may_need_it() -> None:
         assert await tracking_.look() == "rules that cannot be read: no"
 
 
-async def test_others_connections_are_not_tracked_unless_somebody_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_others_connections_are_untracked_unless_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     async with capturing() as (capture, packet_filter, _):
         capture.learn(BROKERS)
         await settle()
@@ -119,7 +121,7 @@ async def test_others_connections_are_not_tracked_unless_somebody_needs_it(monke
 
 
 @pytest.mark.skipif(NEEDS_KERNEL[0].args[0] or NEEDS_KERNEL[1].args[0], reason="needs root and nft")
-async def test_rules_that_somebody_adds_are_told_and_changed_sets_are_not() -> None:
+async def test_added_rules_are_told_and_changed_sets_are_not() -> None:
     events = RuleEvents()
     try:
         _nft("add table inet weirtest; add chain inet weirtest one")

@@ -39,7 +39,7 @@ def client_of(found: Limited, client_id: str) -> Any:
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-async def test_the_next_fetch_waits_until_the_records_have_had_their_time(version: int) -> None:
+async def test_next_fetch_waits_until_records_have_had_their_time(version: int) -> None:
     async with limited(rule(SINK, 100)) as found:
         client, broker = await found.relay.connect()
         answer = fetched(1, 50, version)
@@ -105,9 +105,7 @@ async def test_answers_pass_as_they_are(version: int, throttle_time_ms: int) -> 
 @pytest.mark.long
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 @pytest.mark.parametrize("epoch", [-1, 0, 3])
-async def test_a_fetch_whose_pause_is_longer_than_it_can_be_held_is_answered_without_records(
-    version: int, epoch: int
-) -> None:
+async def test_fetch_paused_beyond_a_hold_is_answered_without_records(version: int, epoch: int) -> None:
     async with limited(rule(SINK, 100)) as found:
         client, broker = await found.relay.connect()
         await found.passes_with(client, broker, fetch(1, version), fetched(1, 5000, version))
@@ -129,7 +127,7 @@ async def test_a_fetch_whose_pause_is_longer_than_it_can_be_held_is_answered_wit
         assert found.stage.holds_cut["answered"] == 6
 
 
-async def test_a_produce_is_never_held_for_longer_than_its_client_waits() -> None:
+async def test_produce_is_held_no_longer_than_its_client_waits() -> None:
     async with limited(rule(SOURCE, 1)) as found:
         client, broker = await found.relay.connect()
         got = await found.passes_with(client, broker, produce(1, 60), produced(1))
@@ -165,7 +163,7 @@ async def test_a_fetch_without_a_session_is_answered_after_its_wait(
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-async def test_one_that_was_held_waits_at_the_broker_for_the_rest_of_its_wait(version: int) -> None:
+async def test_held_fetch_waits_at_the_broker_for_the_rest_alone(version: int) -> None:
     """So that its client has an answer when it expects one, also where the broker has no records for it."""
 
     def asked(max_wait_ms: int) -> bytes:
@@ -186,7 +184,7 @@ async def test_one_that_was_held_waits_at_the_broker_for_the_rest_of_its_wait(ve
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-async def test_a_fetch_without_a_session_gives_way_to_what_its_client_sends_behind_it(at_once: bool) -> None:
+async def test_fetch_without_a_session_gives_way_to_what_is_behind_it(at_once: bool) -> None:
     """Or the heartbeats of sarama and KafkaJS, which have one connection for everything, would come too late."""
     heartbeat, asked = request(12, 4, 3, b"", client_id=SINK.encode()), fetch(2, session=(0, -1), max_wait_ms=9000)
     async with limited(rule(SINK, 100)) as found:
@@ -233,7 +231,7 @@ async def test_a_fetch_that_only_ends_its_session_is_not_held() -> None:
         await found.is_held(client, broker, fetch(3, session=(9, -1), partitions=[0]))
 
 
-async def test_a_fetch_too_long_to_be_listed_is_held_as_one_in_a_session() -> None:
+async def test_fetch_too_long_to_be_listed_is_held_as_in_a_session() -> None:
     asked = fetch(2, session=(0, -1), partitions=range(1000))
     assert len(asked) > 16 * 1024
     async with limited(rule(SINK, 100)) as found:
@@ -286,7 +284,7 @@ async def test_a_transaction_is_held_and_told_for_a_short_time_only() -> None:
         await broker.expect(produce(2, 60, transactional="t"))
 
 
-async def test_requests_that_a_producer_sent_one_behind_the_other_are_held_for_less() -> None:
+async def test_requests_sent_one_behind_the_other_are_held_for_less() -> None:
     """The last of five was sent when the first was: its time runs out with the first one's."""
     async with limited(rule(SOURCE, 1)) as found:
         client, broker = await found.relay.connect()
@@ -308,7 +306,7 @@ async def test_requests_that_a_producer_sent_one_behind_the_other_are_held_for_l
         assert max(sum(seconds[at : at + 5]) for at in range(6)) <= 20 + 5 * 0.5
 
 
-async def test_the_first_requests_of_a_connection_run_out_of_time_together() -> None:
+async def test_first_requests_of_a_connection_time_out_together() -> None:
     """Each of them was sent when the first was, as far as is known."""
     async with limited(rule(SOURCE, 1)) as found:
         client, broker = await found.relay.connect()
@@ -322,7 +320,7 @@ async def test_the_first_requests_of_a_connection_run_out_of_time_together() -> 
         assert found.clock() - begin <= 20 + 3 * 0.5
 
 
-async def test_a_producer_is_told_of_what_waits_before_its_next_request() -> None:
+async def test_producer_is_told_what_waits_before_its_next_request() -> None:
     """Its connections stand in one line: 8 s for each of three others, of which a request can be held for 18."""
     async with limited(rule(SOURCE, 1)) as found:
         connections = [await found.relay.connect() for _ in range(4)]
@@ -341,7 +339,7 @@ async def test_a_producer_is_told_of_what_waits_before_its_next_request() -> Non
         assert told == pytest.approx(1000 * (8 + 3 * 8 - 18), rel=0.05)
 
 
-async def test_the_next_in_line_need_not_wait_for_the_answer_to_a_produce() -> None:
+async def test_next_in_line_does_not_wait_for_a_produces_answer() -> None:
     async with limited(rule(SOURCE, 1000)) as found:
         connections = [await found.relay.connect() for _ in range(3)]
         await found.passes_with(*connections[0], produce(1, 10), produced(1))
@@ -354,7 +352,7 @@ async def test_the_next_in_line_need_not_wait_for_the_answer_to_a_produce() -> N
             await broker.expect(produce(2, 10))
 
 
-async def test_a_request_that_waits_goes_on_waiting_when_the_one_before_it_is_answered() -> None:
+async def test_waiting_request_waits_on_when_one_before_is_answered() -> None:
     """Producers send requests one behind the other; sidecars ask for more of a limit while somebody waits."""
     async with limited(rule(SOURCE, 100)) as found:
         client, broker = await found.relay.connect()
@@ -390,7 +388,7 @@ async def test_a_limit_that_changes_in_a_pause_counts_at_once() -> None:
         await broker.expect(fetch(3))
 
 
-async def test_other_requests_do_not_wait_and_other_clients_are_not_looked_at() -> None:
+async def test_other_requests_pass_and_other_clients_are_unwatched() -> None:
     async with limited(rule(SINK, 1)) as found:
         client, broker = await found.relay.connect()
         await found.passes_with(client, broker, fetch(1), fetched(1, 30))
@@ -447,7 +445,7 @@ async def test_a_produce_whose_client_is_gone_is_never_forwarded(records: int) -
         await broker.expect_end()
 
 
-async def test_what_a_producer_with_acks_0_sent_before_it_closed_arrives_at_its_rate() -> None:
+async def test_requests_of_a_closed_acks_0_producer_keep_its_rate() -> None:
     async with limited(rule(SOURCE, 10)) as found:
         client, broker = await found.relay.connect()
         sent = [produce(number, 10, acks=0) for number in range(5)]
@@ -464,7 +462,7 @@ async def test_what_a_producer_with_acks_0_sent_before_it_closed_arrives_at_its_
         await broker.expect_end()
 
 
-async def test_a_producer_with_acks_0_that_is_gone_is_not_kept_for_ever() -> None:
+async def test_acks_0_producer_that_is_gone_is_not_kept_for_ever() -> None:
     async with limited(rule(SOURCE, 0.05)) as found:
         client, broker = await found.relay.connect()
         sent = [produce(number, 10, acks=0) for number in range(30)]
@@ -483,7 +481,8 @@ async def test_a_producer_with_acks_0_that_is_gone_is_not_kept_for_ever() -> Non
     assert 4 <= len(received) / len(sent[0]) <= 9, "one each 10 s, for 60 s"
 
 
-async def test_tasks_of_a_connector_share_its_limit_through_their_own_connections() -> None:
+async def test_tasks_share_their_connectors_limit_over_connections() -> None:
+    """Each task has a connection of its own."""
     async with limited(rule("connector-consumer-s3-*", 100, per="connector")) as found:
         ends = [await found.relay.connect() for _ in range(3)]
         ids = [f"connector-consumer-s3-{number}" for number in range(3)]

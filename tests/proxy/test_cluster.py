@@ -55,7 +55,8 @@ async def test_cluster_poll_publishes_the_brokers_hosts(newest: int, broker: Bro
     assert watched.told_of("in_sync")[-1]
 
 
-async def test_cluster_poll_names_throttled_topics_only_and_creates_none(broker: Broker, watched: Watched) -> None:
+async def test_cluster_poll_names_throttled_topics_and_creates_none(broker: Broker, watched: Watched) -> None:
+    """It names no other topics, and one that is missing is not created."""
     watched.throttled = {"orders", "gone"}
     await watched.poll()
     assert broker.asked == [["gone", "orders"]]
@@ -93,7 +94,8 @@ async def test_cluster_partition_with_an_error_is_not_known(broker: Broker, watc
 
 @pytest.mark.long
 @pytest.mark.parametrize("topic_count", [1, 200])
-async def test_cluster_of_20000_partitions_never_holds_the_loop_for_long(topic_count: int) -> None:
+async def test_cluster_of_20000_partitions_never_holds_the_loop(topic_count: int) -> None:
+    """The longest step is a small part of all the work."""
     count = 20_000 // topic_count
     topics: list[tuple[Any, ...]] = [
         (0, f"topic-{number}", False, [(0, partition, 1, [1, 2, 3], [1, 2], []) for partition in range(count)])
@@ -111,9 +113,10 @@ async def test_cluster_of_20000_partitions_never_holds_the_loop_for_long(topic_c
     assert min(gaps[0] / sum(gaps) for _, gaps in found) < 1 / 25
 
 
-async def test_cluster_that_fails_publishes_nothing_known_and_is_asked_again(
+async def test_failing_cluster_publishes_nothing_and_is_asked_again(
     broker: Broker, watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Nothing is known then, rather than what was known before."""
     caplog.set_level(logging.INFO, "weir")
     await watched.poll()
     broker.broken = True
@@ -129,7 +132,7 @@ async def test_cluster_that_fails_publishes_nothing_known_and_is_asked_again(
 
 
 @pytest.mark.long
-async def test_cluster_that_does_not_answer_is_asked_again_on_a_new_connection(
+async def test_silent_cluster_is_asked_again_on_a_new_connection(
     broker: Broker, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the old one the answer might come late, to another question."""
@@ -159,7 +162,7 @@ async def test_cluster_with_no_server_there_fails_and_says_which(
 ONE_IN_SYNC = frozenset({(b"orders", 1)})
 
 
-async def test_cluster_poll_publishes_the_partitions_under_their_min_isr(
+async def test_cluster_poll_publishes_partitions_under_min_isr(
     broker: Broker, watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     watched.throttled = {"orders", "payments", "gone"}
@@ -182,7 +185,7 @@ async def test_cluster_min_isr_is_asked_for_again_after_a_while(broker: Broker, 
     assert watched.told_of("under_min_isr") == [ONE_IN_SYNC, frozenset()]
 
 
-async def test_cluster_min_isr_of_many_topics_is_asked_for_in_several_questions(
+async def test_cluster_min_isr_of_many_topics_takes_several_questions(
     broker: Broker, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(min_isr, "TOPICS_PER_QUESTION", 2)
@@ -200,7 +203,7 @@ async def test_cluster_min_isr_of_many_topics_is_asked_for_in_several_questions(
         ({"newest_configs": 0}, "the broker has no version of DescribeConfigs that is known here"),
     ],
 )
-async def test_cluster_that_refuses_min_isr_still_tells_the_isr_and_is_warned_of_once(
+async def test_cluster_refusing_min_isr_tells_the_isr_and_warns_once(
     broker: Broker, watched: Watched, caplog: pytest.LogCaptureFixture, refusing: dict[str, Any], said: str
 ) -> None:
     for name, value in refusing.items():
@@ -218,13 +221,14 @@ async def test_cluster_that_refuses_min_isr_still_tells_the_isr_and_is_warned_of
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", ["configs_silent", "configs_garbage"])
-async def test_cluster_whose_min_isr_is_not_answered_tells_the_isr_and_keeps_what_was_known(
+async def test_cluster_silent_on_min_isr_tells_isr_and_keeps_the_last(
     broker: Broker,
     watched: Watched,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     fault: str,
 ) -> None:
+    """The partitions that were known to be under their min ISR stay so."""
     monkeypatch.setattr(connections, "QUESTION_TIMEOUT_SECONDS", 0.5)
     await watched.poll()
     setattr(broker, fault, True)
@@ -277,7 +281,7 @@ async def test_cluster_run_polls_at_once_when_woken(watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("newest_metadata", [1, 5])
-async def test_replicas_that_lag_are_asked_for_too_where_brokers_have_no_topic_ids(
+async def test_lagging_replicas_are_asked_for_too_without_topic_ids(
     broker: Broker, watched: Watched, newest_metadata: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Broker 2 follows `orders`, broker 9 nothing; `deleted` is not there any more."""

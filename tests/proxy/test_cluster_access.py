@@ -44,7 +44,7 @@ def test_name_and_password_are_those_of_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("checks", [True, False])
-def test_tls_checks_certificates_and_host_names_unless_told_otherwise(tmp_path: Path, checks: bool) -> None:
+def test_tls_checks_certificates_and_names_unless_told_not_to(tmp_path: Path, checks: bool) -> None:
     text = "security.protocol=SSL\n" + ("" if checks else "ssl.endpoint.identification.algorithm=\n")
     context = options(tmp_path, text)["ssl_context"]
     assert isinstance(context, ssl.SSLContext)

@@ -51,7 +51,7 @@ async def test_cluster_one_question_serves_everyone(naming_broker: MetadataBroke
     )
 
 
-async def test_cluster_tells_nothing_again_that_stays_but_where_brokers_are(
+async def test_cluster_tells_nothing_again_but_where_brokers_are(
     naming_broker: MetadataBroker, watched: Watched
 ) -> None:
     """Their names are resolved with each answer, as what they stand for may change."""
@@ -63,7 +63,7 @@ async def test_cluster_tells_nothing_again_that_stays_but_where_brokers_are(
     assert len(naming_broker.asked) == 3
 
 
-async def test_cluster_whose_broker_knows_no_brokers_yet_leaves_those_that_are_known(
+async def test_cluster_whose_broker_knows_none_yet_leaves_known_ones(
     naming_broker: MetadataBroker, watched: Watched
 ) -> None:
     await watched.asked_at(0)
@@ -72,7 +72,7 @@ async def test_cluster_whose_broker_knows_no_brokers_yet_leaves_those_that_are_k
     assert (list(watched.view.brokers), watched.view.racks) == ([1], {1: None})
 
 
-async def test_cluster_an_id_is_asked_for_at_once_on_the_same_connection(
+async def test_cluster_is_asked_for_an_id_at_once_on_same_connection(
     naming_broker: MetadataBroker, watched: Watched
 ) -> None:
     await watched.asked_at(0)
@@ -82,7 +82,7 @@ async def test_cluster_an_id_is_asked_for_at_once_on_the_same_connection(
     assert (naming_broker.asked[-1].topic_ids, naming_broker.connections) == ([PAYMENTS], 1)
 
 
-async def test_cluster_without_the_table_nobody_is_told_who_is_in_sync(naming_broker: MetadataBroker) -> None:
+async def test_cluster_without_the_table_tells_nobody_who_is_in_sync(naming_broker: MetadataBroker) -> None:
     watched = Watched(naming_broker.address)
     told = await watched.asked_at(0)
     assert [name for name, _ in told] == ["names_generation"]
@@ -90,7 +90,7 @@ async def test_cluster_without_the_table_nobody_is_told_who_is_in_sync(naming_br
     await watched.close()
 
 
-async def test_cluster_that_fails_is_forgotten_by_everyone_and_asked_again_soon(
+async def test_cluster_that_fails_is_forgotten_and_asked_again_soon(
     naming_broker: MetadataBroker, watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "weir")
@@ -119,7 +119,7 @@ async def test_cluster_that_fails_is_asked_again_within_poll_seconds(
     assert await watched.retries(6) == [0.5, 1, 2, 4, 5, 5]
 
 
-async def test_cluster_a_bug_in_one_who_is_told_keeps_nothing_from_the_others(
+async def test_cluster_bug_in_one_receiver_keeps_nothing_from_others(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(name: str, value: object) -> None:
@@ -155,7 +155,8 @@ async def test_cluster_polls_are_counted_with_their_bytes_and_seconds(
     assert watched.stats.seconds["topics"] == 0  # the clock stands still
 
 
-async def test_cluster_whose_brokers_have_topic_ids_again_is_asked_for_throttled_ones_at_once() -> None:
+async def test_cluster_with_topic_ids_again_is_asked_at_once() -> None:
+    """It is asked for the ids of throttled topics."""
     async with metadata_broker(topics={"orders": ORDERS, "payments": PAYMENTS}, newest_metadata=9) as broker:
         watched = Watched(broker.address)
         await watched.asked_at(0)
@@ -171,7 +172,7 @@ async def test_cluster_whose_brokers_have_topic_ids_again_is_asked_for_throttled
         await watched.close()
 
 
-async def test_channel_to_a_broker_without_a_version_of_metadata_that_is_known_is_refused() -> None:
+async def test_channel_without_a_known_metadata_version_is_refused() -> None:
     async with metadata_broker(newest_metadata=0) as broker:
         with pytest.raises(ConnectionError, match="no version of Metadata"):
             await KafkaChannel.open(broker.address)

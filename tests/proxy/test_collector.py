@@ -184,7 +184,8 @@ async def test_a_link_that_ends_leaves_nothing_for_the_collector(what: str) -> N
 
 
 @pytest.mark.long
-async def test_a_connection_that_changes_its_version_leaves_nothing_for_the_collector() -> None:
+async def test_connection_that_changes_version_leaves_no_garbage() -> None:
+    """Nothing is left that only Python's collector would free."""
     async with relaying() as relay:
         relay.relay.throttle = Throttle("leader", 1, time.monotonic)
         client, broker = await relay.connect()
@@ -221,7 +222,8 @@ class Machine:
         gc.collect(1)
 
 
-def test_all_objects_are_looked_at_once_when_no_connection_was_open_for_a_while() -> None:
+def test_all_objects_are_looked_at_once_after_an_idle_while() -> None:
+    """An idle while is one without an open connection."""
     machine = Machine()
     machine.work()
     machine.collector.check()

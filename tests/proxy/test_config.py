@@ -103,7 +103,7 @@ def test_config_export_of_files_and_a_topic_is_read() -> None:
     assert (export.kafka.topic, export.kafka.max_buffer_bytes) == ("weir-samples", 2_000_000)
 
 
-def test_config_export_of_a_directory_alone_has_the_documented_defaults() -> None:
+def test_config_export_of_a_directory_alone_has_its_defaults() -> None:
     export = parse_config(SMALL + '[export]\ndirectory = "samples"').export
     assert export is not None
     assert (export.interval_seconds, export.kafka) == (10.0, None)
@@ -120,7 +120,7 @@ def test_config_export_that_leads_nowhere_is_refused() -> None:
     assert "[export.kafka]" in error.reason
 
 
-def test_config_optional_tables_absent_have_the_documented_defaults() -> None:
+def test_config_absent_optional_tables_have_documented_defaults() -> None:
     config = parse_config(SMALL)
     assert config.admin.listen == Address("127.0.0.1", 9690)
     assert config.cluster is None
@@ -211,7 +211,7 @@ def test_config_dotted_key_without_quotes_says_to_quote_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["my.orders", "my.orders.eu"])
-def test_config_topic_with_dots_and_without_quotes_says_to_quote_it(name: str) -> None:
+def test_config_unquoted_topic_with_dots_says_to_quote_it(name: str) -> None:
     error = refusal(FULL.replace("topics.orders", f"topics.{name}"))
     assert error.reason == f'a name with dots must be quoted: "{name}"'
     assert error.field == f"throttle.topics.{name}"

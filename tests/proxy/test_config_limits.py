@@ -62,7 +62,7 @@ def read(text: str) -> tuple[ClientLimitTable, ...]:
     return parse_config(BASE + text).limits.client
 
 
-def test_all_built_in_limiters_are_on_and_limit_nothing_by_default() -> None:
+def test_built_in_limiters_are_on_and_limit_nothing_by_default() -> None:
     (rule,) = rules_of(read('[[limits.client]]\nclient_id = "connector-*"'))
     assert [(one.name, one.make, one.is_built_in) for one in rule.limiters] == [
         (name, make, True) for name, make in BUILT_IN.items()

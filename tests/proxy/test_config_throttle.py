@@ -43,7 +43,7 @@ mode = "observe"
 BULK = {"name": "bulk", "side": "follower", "rate": 30, "topics": ["bulk*"], "mode": "enforce", "kept_at": "here"}
 
 
-def test_standing_rates_and_scoped_quotas_are_those_of_their_side() -> None:
+def test_standing_rates_and_scoped_quotas_are_of_their_side() -> None:
     config = parse_config(BASE + CLUSTER + THROTTLE)
     assert settings_of_sides(config, config.throttle)["leader"].quotas == (
         QuotaSettings("reassignment", 50, Reassigned(spares_under_min_isr=False)),
@@ -60,7 +60,8 @@ def test_standing_rates_and_scoped_quotas_are_those_of_their_side() -> None:
 KEPT = '[[throttle.quotas]]\nname = "into"\nside = "follower"\nrate = 9\nkept_at = "leaders"\n'
 
 
-def test_quota_that_leaders_keep_is_one_for_each_follower_on_their_side() -> None:
+def test_quota_kept_by_leaders_is_one_for_each_follower() -> None:
+    """It is on the leaders' side, and not on the followers'."""
     config = parse_config(BASE + CLUSTER + KEPT + 'racks = ["a"]\ntopics = ["t*"]\nmode = "observe"')
     assert settings_of_sides(config, config.throttle, {1, 2, 3})["follower"].quotas == ()
     assert settings_of_sides(config, config.throttle, {1, 2, 3})["leader"].quotas == tuple(
@@ -71,14 +72,14 @@ def test_quota_that_leaders_keep_is_one_for_each_follower_on_their_side() -> Non
     assert wants_facts(config.throttle)  # for the racks
 
 
-def test_quota_that_leaders_keep_is_for_its_peers_where_they_are_named() -> None:
+def test_quota_kept_by_leaders_is_for_its_peers_where_named() -> None:
     config = parse_config(f"{BASE}{CLUSTER}{KEPT}peers = [1, 4]")
     (quota,) = settings_of_sides(config, config.throttle, {2, 3})["leader"].quotas
     assert (quota.name, quota.shared_for) == ("into/4", 4)
     assert not wants_facts(config.throttle)
 
 
-def test_partitions_under_min_isr_are_exempt_and_everything_is_enforced_by_default() -> None:
+def test_under_min_isr_is_exempt_and_all_is_enforced_by_default() -> None:
     config = parse_config(f'{BASE}[throttle]\n"leader.recovery.throttled.rate" = 1\n')
     settings = settings_of_sides(config, config.throttle)["leader"]
     assert settings.quotas == (QuotaSettings("recovery", 1, Recovering(spares_under_min_isr=True)),)
@@ -135,7 +136,7 @@ async def test_throttle_shown_with_quotas_may_be_sent_back_as_it_is(in_force: La
     assert in_force.table == before
 
 
-async def test_list_of_quotas_patched_replaces_the_list_and_nothing_else(in_force: LayeredThrottle) -> None:
+async def test_patched_list_of_quotas_replaces_the_list_alone(in_force: LayeredThrottle) -> None:
     before = in_force.table
     await in_force.merge({"quotas": [BULK]})
     assert (await in_force.as_plain())["quotas"] == [BULK]

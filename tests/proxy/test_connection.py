@@ -155,7 +155,7 @@ def test_what_each_state_permits(happens: list[Does], permitted: str) -> None:
     assert talk.permits() == permitted
 
 
-def test_a_draining_core_has_the_request_under_way_read_to_its_end() -> None:
+def test_draining_core_reads_the_request_under_way_to_its_end() -> None:
     talk, data = Talk(), request(3, 0, 1, bytes(100))
     talk.ask(data[:50])
     talk.do("drain")
@@ -243,7 +243,7 @@ def test_a_held_fetch_keeps_what_follows_until_it_goes() -> None:
     assert talk.sent() == (first + behind, b"")
 
 
-def test_an_own_answer_has_the_next_request_wait_until_it_is_sent() -> None:
+def test_own_answer_holds_the_next_request_until_it_is_sent() -> None:
     own = response(1, b"own")
     talk = Talk(Answer(own))
     talk.ask(fetch(1, 5))
@@ -288,7 +288,7 @@ def test_a_fetch_that_is_held_for_nobody_closes_the_link() -> None:
     assert talk.sent() == (b"", b"")
 
 
-def test_quota_may_come_only_with_an_answer_that_nothing_is_before() -> None:
+def test_quota_may_come_only_with_an_answer_nothing_precedes() -> None:
     def grant(asked: object) -> Forward:
         return Forward(asked, Expected(admit=lambda *_: 0, holds_all=True))  # type: ignore[arg-type]
 

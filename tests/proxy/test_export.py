@@ -82,7 +82,7 @@ async def exporting() -> Exporting:
     return Exporting()
 
 
-async def test_samples_follow_each_other_without_a_gap_and_share_a_key(exporting: Exporting) -> None:
+async def test_samples_follow_each_other_without_gaps_and_share_a_key(exporting: Exporting) -> None:
     exporting.exporter.start()
     for seconds in (10.0, 10.25):
         exporting.move()
@@ -112,7 +112,8 @@ async def test_sample_ends_with_a_line_that_counts_the_others(exporting: Exporti
     assert len(exporting.sink.samples[0].chunks) > 4
 
 
-async def test_sample_tells_how_often_partitions_that_stay_behind_were_left_out(exporting: Exporting) -> None:
+async def test_sample_tells_how_often_partitions_were_left_out(exporting: Exporting) -> None:
+    """These partitions stay behind, and no bytes of them pass."""
     throttle = exporting.throttles[0]
     throttle.configure(ThrottleSettings(rate=0, replicas={"orders": ALL_REPLICAS}))
     exporting.exporter.start()
@@ -144,7 +145,7 @@ async def test_sample_tells_what_clients_moved_in_its_interval(exporting: Export
     assert [(end.client_bytes_in, end.client_bytes_out) for end in ends] == [(35, 2000), (65, 0), (0, 0), (0, 0)]
 
 
-async def test_links_that_open_and_close_while_they_are_counted_are_told_once() -> None:
+async def test_links_that_come_and_go_while_counted_are_told_once() -> None:
     """Links are looked at in parts: of those that close meanwhile nothing is lost, and nothing told twice."""
     stats = RelayStats("leader")
     links = [FakeLink(relayed=Relayed(1, 10)) for _ in range(2 * LINKS_PER_PART)]
@@ -217,7 +218,7 @@ async def test_samples_are_taken_at_each_intervals_end_until_closed() -> None:
     await exporting.exporter.close()
 
 
-async def test_samples_missed_while_the_process_stood_still_are_not_made_up() -> None:
+async def test_samples_missed_at_a_standstill_are_not_made_up() -> None:
     exporting = Exporting(interval_seconds=0.05)
     exporting.exporter.start()
     exporting.clock.move(100)
@@ -226,7 +227,7 @@ async def test_samples_missed_while_the_process_stood_still_are_not_made_up() ->
     assert 1 < len(exporting.sink.samples) <= 5
 
 
-async def test_sample_that_fails_is_counted_and_logged_and_the_next_is_taken(
+async def test_failing_sample_is_counted_logged_and_the_next_taken(
     exporting: Exporting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     exporting.exporter._interval_seconds = 0.001
@@ -250,7 +251,7 @@ async def test_sample_that_fails_is_counted_and_logged_and_the_next_is_taken(
     assert exporting.sink.samples[0].key.sequence == 2
 
 
-async def test_sink_that_fails_counts_the_sample_and_the_other_sink_gets_it(
+async def test_failing_sink_counts_the_sample_and_others_get_it(
     exporting: Exporting, caplog: pytest.LogCaptureFixture
 ) -> None:
     class BrokenSink(KeptSamples):
@@ -267,7 +268,8 @@ async def test_sink_that_fails_counts_the_sample_and_the_other_sink_gets_it(
 
 
 @pytest.mark.long
-async def test_sample_of_20000_partitions_never_holds_the_loop_for_long(exporting: Exporting) -> None:
+async def test_sample_of_20000_partitions_never_holds_the_loop(exporting: Exporting) -> None:
+    """The longest step takes less than 5 ms."""
     longest = []
     exporting.exporter.start()
     for _ in range(3):

@@ -132,7 +132,7 @@ def test_finish_without_a_sample_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_oldest_files_go_before_the_bound_is_exceeded_and_are_counted(tmp_path: Path) -> None:
+def test_oldest_files_go_before_the_bound_and_are_counted(tmp_path: Path) -> None:
     other = folder(tmp_path, broker_id=11)
     other.write(sample(1))
     other.finish()
@@ -215,9 +215,7 @@ def test_full_disk_loses_the_sample_and_leaves_no_part_of_it(tmp_path: Path) -> 
     assert sequences(tmp_path) == [1, 3]
 
 
-def test_part_of_a_sample_that_cannot_be_taken_away_is_cut_off_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_part_of_a_sample_not_taken_away_is_cut_off_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = folder(tmp_path)
     written.write(sample(1))
     (file,) = unfinished_files(tmp_path)
@@ -235,9 +233,7 @@ def test_part_of_a_sample_that_cannot_be_taken_away_is_cut_off_later(
     assert len(finished_files(tmp_path)) == 2
 
 
-def test_file_that_cannot_be_finished_is_finished_with_a_later_sample(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unfinishable_file_is_finished_with_a_later_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = folder(tmp_path)
     written.write(sample(1))
 
@@ -267,7 +263,7 @@ def leave_unfinished(directory: Path, tail: bytes) -> Path:
 
 
 @pytest.mark.parametrize("tail", [b"", gzip.compress(b"x" * 500, mtime=0)[:-9], b"\x1f", b"no gzip at all", bytes(100)])
-def test_what_a_killed_process_left_is_finished_up_to_its_last_whole_sample(tmp_path: Path, tail: bytes) -> None:
+def test_file_of_a_killed_process_ends_at_its_last_whole_sample(tmp_path: Path, tail: bytes) -> None:
     leave_unfinished(tmp_path, tail)
     folder(tmp_path).recover()
     assert sequences(tmp_path) == [1, 2]
@@ -326,7 +322,7 @@ def sink_of(written: Folder) -> tuple[FileSink, ExportStats]:
     return FileSink(written, stats, EventLog()), stats
 
 
-async def test_sink_close_writes_what_was_offered_and_finishes_the_file(tmp_path: Path) -> None:
+async def test_sink_close_writes_what_was_offered_and_finishes_file(tmp_path: Path) -> None:
     sink, stats = sink_of(folder(tmp_path))
     for sequence in (1, 2, 3):
         sink.offer(sample(sequence))

@@ -188,7 +188,7 @@ async def test_producer_whose_sender_waits_for_an_answer_is_cut_off(
     assert counted(stats) == {"kafka": 1}
 
 
-async def test_sample_too_large_for_the_brokers_is_dropped_and_the_next_is_sent(producer: type[Producer]) -> None:
+async def test_sample_too_large_for_brokers_is_dropped_not_the_next(producer: type[Producer]) -> None:
     producer.fail = lambda sequence: MessageSizeTooLargeError() if sequence == 2 else None
     sink, stats = sink_of()
     offer(sink, 1, 2, 3)

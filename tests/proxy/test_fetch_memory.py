@@ -37,7 +37,8 @@ def test_memory_up_to_the_limit_evicts_no_one() -> None:
     assert gone(links) == [False] * 3
 
 
-def test_memory_above_the_limit_evicts_the_oldest_half_of_the_address_that_keeps_most() -> None:
+def test_memory_above_the_limit_evicts_the_oldest_half() -> None:
+    """It is the oldest half of a fetch of the address that keeps most."""
     memory = FetchMemory(100)
     links = links_of("a", "b", "b", "b", "c")
     for link, half, whole in zip(links, (10, 0, 9, 12, 5), (0, 20, 0, 0, 30), strict=True):
@@ -50,7 +51,7 @@ def test_memory_above_the_limit_evicts_the_oldest_half_of_the_address_that_keeps
     assert gone(links) == [True, False, True, False, False]  # by now its own address keeps most
 
 
-def test_an_address_may_keep_half_of_the_memory_but_for_one_fetch_alone() -> None:
+def test_address_may_keep_half_of_memory_or_more_of_one_fetch() -> None:
     memory = FetchMemory(100)
     links = links_of("a", "a", "a", "b")
     memory.keep(links[0], half=90, whole=0)
@@ -62,7 +63,7 @@ def test_an_address_may_keep_half_of_the_memory_but_for_one_fetch_alone() -> Non
     assert memory.total == 40
 
 
-def test_a_fetch_that_came_whole_stays_while_its_address_has_half_ones() -> None:
+def test_whole_fetch_stays_while_its_address_has_half_ones() -> None:
     memory = FetchMemory(100)
     links = links_of("a", "a", "a", "a")
     memory.keep(links[0], half=0, whole=40)
@@ -111,7 +112,7 @@ def test_a_half_that_stands_still_is_evicted_after_ten_seconds(size: int) -> Non
     assert memory.total == 0
 
 
-def test_a_half_that_grows_slowly_is_evicted_after_thirty_seconds() -> None:
+def test_half_that_grows_slowly_is_evicted_after_30_seconds() -> None:
     clock = MovedClock()
     memory = FetchMemory(1000, clock)
     links = links_of("a", "a")
@@ -139,7 +140,7 @@ def test_a_half_whose_link_reads_nothing_is_not_to_blame() -> None:
     assert gone(links) == [False] * 3
 
 
-async def test_half_a_fetch_is_given_up_when_the_rest_of_it_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_half_a_fetch_is_given_up_when_its_rest_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weir.proxy.relay.fetch_memory._SWEEP_SECONDS", 0.01)
     clock = MovedClock(time.monotonic())
     async with relaying() as relay:
@@ -160,7 +161,7 @@ async def test_half_a_fetch_is_given_up_when_the_rest_of_it_does_not_come(monkey
         await idle.expect(fetch_response(1))
 
 
-async def test_a_link_that_is_evicted_for_what_waits_for_its_turn_keeps_nothing() -> None:
+async def test_link_evicted_for_what_waits_its_turn_keeps_nothing() -> None:
     async with relaying() as relay:
         relay.relay.fetch_memory.limit = 1000
         client, _ = await relay.connect()
@@ -180,7 +181,7 @@ async def test_the_head_of_a_request_counts_when_it_is_long() -> None:
         await relay.until(lambda: relay.relay.fetch_memory.total == 20_000)
 
 
-async def test_silent_connections_with_half_a_fetch_do_not_evict_a_real_one() -> None:
+async def test_silent_connections_with_half_a_fetch_evict_no_real_one() -> None:
     real = large_fetch(20_000)
     async with relaying() as relay:
         relay.relay.fetch_memory.limit = 4_000_000
@@ -194,7 +195,7 @@ async def test_silent_connections_with_half_a_fetch_do_not_evict_a_real_one() ->
             await client.expect(fetch_response(1))
 
 
-async def test_fetches_that_never_end_cost_their_clients_and_not_the_others() -> None:
+async def test_endless_fetches_cost_their_clients_and_not_others() -> None:
     async with relaying() as relay:
         relay.relay.fetch_memory.limit = 200_000
         clients = []
@@ -217,7 +218,7 @@ async def test_fetches_that_never_end_cost_their_clients_and_not_the_others() ->
         assert broker.has_nothing()
 
 
-async def test_a_fetch_larger_than_what_one_read_takes_is_kept_until_it_is_whole() -> None:
+async def test_fetch_larger_than_one_read_is_kept_until_it_is_whole() -> None:
     async with relaying() as relay:
         client, broker = await relay.connect(large_fetch(10_000))
         assert relay.relay.fetch_memory.total == 0
@@ -226,7 +227,7 @@ async def test_a_fetch_larger_than_what_one_read_takes_is_kept_until_it_is_whole
 
 
 @pytest.mark.parametrize("behind", [b"", request(3, 0, 2)])
-async def test_a_held_fetch_and_what_came_behind_it_are_kept_until_it_goes(behind: bytes) -> None:
+async def test_held_fetch_and_what_is_behind_are_kept_until_it_goes(behind: bytes) -> None:
     async with relaying() as relay:
         asked = large_fetch(500)
         _, broker = await relay.hold(asked + behind)
@@ -248,7 +249,7 @@ async def test_a_held_fetch_stays_and_the_half_of_another_goes() -> None:
         assert (relay.stats.held, held.has_nothing()) == (1, True)
 
 
-async def test_the_larger_of_two_held_fetches_is_given_up_when_both_do_not_fit() -> None:
+async def test_larger_of_two_held_fetches_goes_when_both_do_not_fit() -> None:
     async with relaying() as relay:
         client, broker = await relay.hold(large_fetch(500))
         relay.relay.fetch_memory.limit = 9000

@@ -64,7 +64,8 @@ async def _never() -> Mapping[str, Any]:
     pytest.fail("the own status is not asked for")
 
 
-async def test_fleet_shows_each_sidecar_by_broker_and_drops_what_it_does_not_know() -> None:
+async def test_fleet_shows_sidecars_by_broker_and_drops_the_unknown() -> None:
+    """Keys that it does not know are not shown."""
     second = {**status(leader=MOVING, follower=side()), "broker_id": 2, "more": {"a": "b"}}
     async with running(Other(as_json(second)), Other(as_json(status()))) as ports:
         rows = await named(*ports).rows()
@@ -118,7 +119,7 @@ async def test_fleet_one_that_is_down_or_silent_costs_a_line(
     }
 
 
-async def test_fleet_is_asked_only_when_somebody_looks_and_once_for_many() -> None:
+async def test_fleet_is_asked_only_if_looked_at_and_once_for_many() -> None:
     clock, other = MovedClock(), Other(as_json(status()))
     async with running(other) as ports:
         fleet = named(*ports, clock=clock)
@@ -131,7 +132,9 @@ async def test_fleet_is_asked_only_when_somebody_looks_and_once_for_many() -> No
         assert len(other.requests) == 2
 
 
-async def test_fleet_of_a_cluster_is_at_its_brokers_and_the_own_sidecar_is_not_asked_over_the_network() -> None:
+async def test_fleet_asks_at_the_clusters_brokers_but_not_itself() -> None:
+    """The own sidecar is not asked over the network."""
+
     async def own() -> Mapping[str, Any]:
         return status()
 
@@ -150,7 +153,7 @@ async def test_fleet_of_a_cluster_is_at_its_brokers_and_the_own_sidecar_is_not_a
     assert other.requests[0].startswith(b"GET /v1/status HTTP/1.1\r\n")
 
 
-async def test_fleet_one_sidecar_is_not_taken_for_that_of_another_broker() -> None:
+async def test_fleet_sidecar_is_not_taken_for_another_brokers() -> None:
     """Brokers that share a host: all are expected at one address, where only one of them can listen."""
     async with running(Other(as_json({**status(), "broker_id": 2}))) as (port,):
         cluster = Cluster(bootstrap_servers=(Address("127.0.0.1", 1),))

@@ -64,9 +64,10 @@ async def test_rate_that_kafka_ignores_is_not_followed(
     assert await following.round() == {**({FOLLOWER_RATE: 6} if newest_configs else {}), **listed("orders")}
 
 
-async def test_largest_number_is_no_rate_and_as_its_own_rate_keeps_the_default_off(
+async def test_largest_number_is_no_rate_and_keeps_the_default_off(
     cluster: ThrottleCluster, following: Following
 ) -> None:
+    """As a broker's own rate it keeps the cluster's default from that broker."""
     cluster.rates = {0: {LEADER_RATE: "5", FOLLOWER_RATE: str(NO_RATE)}, 1: {LEADER_RATE: str(NO_RATE)}}
     assert await following.round() == listed("orders")
 
@@ -80,7 +81,7 @@ async def test_removed_rate_stays_for_five_seconds(cluster: ThrottleCluster, fol
     assert await following.round(0.1) == listed("orders")
 
 
-async def test_rate_that_was_removed_in_an_hour_without_a_round_stays_for_five_seconds_from_the_next_one_on(
+async def test_rate_removed_in_a_long_pause_stays_for_five_seconds(
     cluster: ThrottleCluster, following: Following
 ) -> None:
     """The process was stopped meanwhile. A tool may be between two batches of a move."""
@@ -94,7 +95,7 @@ async def test_rate_that_was_removed_in_an_hour_without_a_round_stays_for_five_s
 
 
 @pytest.mark.parametrize("wrong", ["0:", "a:1", "0:1;1:1", "0:1:2"])
-async def test_malformed_list_leaves_the_old_ones_in_force_and_is_logged_once(
+async def test_malformed_list_leaves_the_old_ones_and_is_logged_once(
     wrong: str, cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "weir")
@@ -115,9 +116,10 @@ async def test_malformed_list_leaves_the_old_ones_in_force_and_is_logged_once(
     assert events(caplog) == ["kafka_throttle_list_refused"] * 2
 
 
-async def test_malformed_list_among_many_topics_is_logged_once_however_often_its_turn_comes(
+async def test_malformed_list_among_many_topics_is_logged_once(
     cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """It is not logged again when its turn comes again."""
     cluster.lists = {f"topic-{number:04}": {} for number in range(2 * LISTS_PER_ROUND)}
     cluster.lists["topic-0003"] = {LEADER_REPLICAS: "wrong"}
     for _ in range(6):
@@ -131,9 +133,10 @@ async def test_list_that_is_empty_is_none(text: str | None, cluster: ThrottleClu
     assert await following.round() == {}
 
 
-async def test_lists_of_a_deleted_topic_and_of_one_that_may_not_be_seen(
+async def test_deleted_topics_lists_go_and_those_of_a_hidden_one_stay(
     cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A hidden topic is one that may not be seen."""
     cluster.lists["payments"] = dict(LISTS)
     await following.round()
     del cluster.lists["orders"]
@@ -159,7 +162,7 @@ async def test_topic_whose_lists_were_never_told_counts_as_listed(
     assert following.view.told_lists == frozenset({b"payments", b"orders"})
 
 
-async def test_topic_that_a_broker_does_not_know_for_a_moment_keeps_its_lists(
+async def test_topic_unknown_for_a_moment_keeps_its_lists(
     cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One that has just started knows no topic. The move would pass whole until it does."""
@@ -184,9 +187,10 @@ async def test_rates_are_not_in_force_before_any_topic_is_known(cluster: Throttl
     assert await following.round() == {LEADER_RATE: 1000, **listed("orders")}
 
 
-async def test_lists_of_many_topics_are_read_some_a_round_and_all_at_once_when_a_rate_changes(
+async def test_lists_of_many_topics_are_read_in_turns_or_all_at_once(
     cluster: ThrottleCluster, following: Following
 ) -> None:
+    """Some are read in each round, and all when a rate changes."""
     topics = [f"topic-{number:04}" for number in range(2 * LISTS_PER_ROUND + 100)]
     cluster.lists = {topic: {} for topic in topics}
     cluster.lists[topics[7]] = dict(LISTS)
@@ -209,9 +213,10 @@ async def test_lists_of_many_topics_are_read_some_a_round_and_all_at_once_when_a
 
 
 @pytest.mark.long
-async def test_list_of_a_topic_whose_replicas_are_behind_is_read_in_each_round_while_there_is_a_rate(
+async def test_list_of_a_topic_behind_is_read_each_round_under_a_rate(
     cluster: ThrottleCluster, following: Following
 ) -> None:
+    """A topic is behind while one of its replicas is."""
     topics = [f"topic-{number:04}" for number in range(3 * LISTS_PER_ROUND)]
     cluster.lists = {topic: {} for topic in topics}
     following.behind = frozenset({topics[-1], "new"})
@@ -247,7 +252,7 @@ async def test_servers_are_asked_between_the_questions_for_many_lists(
 
 
 @pytest.mark.long
-async def test_reading_the_lists_of_many_topics_does_not_hold_the_event_loop() -> None:
+async def test_reading_many_lists_does_not_hold_the_event_loop() -> None:
     topics: dict[str, dict[str, str | None]] = {f"topic-{number:05}": {} for number in range(10_000)}
     topics |= {f"topic-{number:05}": dict(LISTS) for number in range(0, 10_000, 100)}
     longest = []
@@ -280,7 +285,7 @@ async def test_nothing_is_asked_as_long_as_nobody_wants_it(part: float | None, c
     await following.close()
 
 
-async def test_standing_rates_alone_ask_for_moves_and_racks_and_nothing_else(cluster: ThrottleCluster) -> None:
+async def test_standing_rates_alone_ask_only_for_moves_and_racks(cluster: ThrottleCluster) -> None:
     cluster.rates = {1: {LEADER_RATE: "1000"}}
     cluster.racks = {1: "a", 2: "b"}
     cluster.moves = {"orders": {0: ([1, 2], [2])}}

@@ -21,7 +21,7 @@ from weir.quota.followed_throttle import RATE_KEPT_SECONDS
 from weir.quota.setting_names import LEADER_RATE
 
 
-async def test_cluster_that_is_away_at_the_start_is_followed_when_it_comes(
+async def test_cluster_away_at_the_start_is_followed_when_it_comes(
     cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "weir")
@@ -40,7 +40,7 @@ async def test_cluster_that_is_away_at_the_start_is_followed_when_it_comes(
     assert events(caplog) == ["kafka_throttle_not_read", "kafka_throttle_read_again"]
 
 
-async def test_cluster_that_goes_away_leaves_what_was_read_last_in_force(
+async def test_cluster_that_goes_away_leaves_the_last_read_in_force(
     cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "weir")
@@ -66,7 +66,7 @@ async def test_cluster_that_goes_away_leaves_what_was_read_last_in_force(
     assert events(caplog)[2:] == ["kafka_throttle_read_again"]
 
 
-async def test_broker_that_closes_its_connections_between_two_rounds_is_asked_over_new_ones(
+async def test_broker_that_closes_between_rounds_is_connected_anew(
     cluster: ThrottleCluster, following: Following
 ) -> None:
     sizes = [0]
@@ -84,7 +84,7 @@ async def test_broker_that_closes_its_connections_between_two_rounds_is_asked_ov
 
 
 @pytest.mark.parametrize("fault", ["away", "silent", "not the controller"])
-async def test_controller_that_fails_keeps_no_rate_and_no_list_from_being_followed(
+async def test_failing_controller_leaves_no_rate_or_list_unfollowed(
     fault: str, cluster: ThrottleCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(connections, "QUESTION_TIMEOUT_SECONDS", 0.1)
@@ -111,7 +111,7 @@ async def test_controller_that_fails_keeps_no_rate_and_no_list_from_being_follow
     await following.close()
 
 
-async def test_change_that_was_noticed_before_a_fault_has_all_lists_read_after_it(
+async def test_change_seen_before_a_fault_has_all_lists_read_after_it(
     cluster: ThrottleCluster, following: Following
 ) -> None:
     """More topics than one round's turn: a rate alone throttles nothing."""
@@ -128,7 +128,7 @@ async def test_change_that_was_noticed_before_a_fault_has_all_lists_read_after_i
     assert await following.round() == {LEADER_RATE: 1000, **listed("topic-1499")}
 
 
-async def test_brokers_that_list_no_reassignments_are_followed_and_told_of_once(
+async def test_brokers_that_list_no_moves_are_followed_and_told_once(
     cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "weir")
@@ -142,7 +142,7 @@ async def test_brokers_that_list_no_reassignments_are_followed_and_told_of_once(
 
 
 @pytest.mark.parametrize("versions", [None, (5, 9)])
-async def test_broker_without_a_known_version_of_describe_configs_is_told_of(
+async def test_broker_without_a_known_describe_configs_is_told_of(
     versions: tuple[int, int] | None,
     cluster: ThrottleCluster,
     following: Following,
@@ -218,9 +218,11 @@ async def test_server_that_hangs_is_asked_last_from_then_on(
     await following.close()
 
 
-async def test_bug_in_one_who_is_told_keeps_nothing_from_the_others_and_is_told_again(
+async def test_bug_in_one_receiver_keeps_nothing_from_others(
     cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The one with the bug is told again."""
+
     def broken(name: str, value: object) -> None:
         if name == "moves":
             raise RuntimeError("a bug")
@@ -236,7 +238,7 @@ async def test_bug_in_one_who_is_told_keeps_nothing_from_the_others_and_is_told_
     assert len(following.told_of("moves")) == 1
 
 
-async def test_rate_that_is_no_number_changes_nothing_and_ends_nothing(
+async def test_rate_that_is_no_number_changes_and_ends_nothing(
     cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = await following.round()

@@ -154,7 +154,7 @@ def test_connections_go_on_and_new_ones_are_taken(sidecars: Sidecars, broker: Br
 
 
 @pytest.mark.long
-def test_new_process_that_refuses_its_file_leaves_the_old_one_as_it_was(sidecars: Sidecars) -> None:
+def test_new_process_refusing_its_file_leaves_the_old_as_it_was(sidecars: Sidecars) -> None:
     with connected(sidecars) as client:
         client.sendall(request(1))
         assert answer(client) == 1
@@ -167,7 +167,8 @@ def test_new_process_that_refuses_its_file_leaves_the_old_one_as_it_was(sidecars
 
 
 @pytest.mark.long
-def test_new_process_ends_with_the_old_one_that_is_stopped_before_it_could_begin(sidecars: Sidecars) -> None:
+def test_new_process_ends_with_the_old_one_if_stopped_early(sidecars: Sidecars) -> None:
+    """The old one is stopped before the new one could begin."""
     sidecars.hand_over()
     assert sidecars.first.end(signal.SIGTERM) == 0
     words = str(sidecars.file).encode()
@@ -248,7 +249,7 @@ def test_what_a_limited_client_owes_is_owed_to_the_new_process(sidecars: Sidecar
 
 
 @pytest.mark.long
-def test_a_produce_that_was_held_is_held_no_longer_than_without_a_hand_over(sidecars: Sidecars) -> None:
+def test_hand_over_holds_no_produce_longer_than_without_one(sidecars: Sidecars) -> None:
     """Its producer would give it up, and send it again."""
     with limited(sidecars, 2500) as client:
         begin = monotonic()

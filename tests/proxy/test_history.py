@@ -47,7 +47,7 @@ class Past:
         return self.history.sides[0].trend(self.clock())
 
 
-def test_history_has_rates_of_throttled_and_other_bytes_and_the_quota() -> None:
+def test_history_has_throttled_and_other_rates_and_the_quota() -> None:
     past = Past()
     past.second(100)
     past.second(300, 40, lag=7)
@@ -96,7 +96,7 @@ def test_history_of_a_quota_begins_and_ends_with_it() -> None:
     }
 
 
-def test_history_bytes_that_are_counted_elsewhere_meanwhile_make_no_negative_rate() -> None:
+def test_history_bytes_counted_elsewhere_make_no_negative_rate() -> None:
     past = Past()
     past.second(100, count=2)
     del past.throttle.stats.replication_bytes[2, True]
@@ -112,7 +112,7 @@ def test_trend_of_a_falling_lag_is_what_it_fell_by_in_a_minute() -> None:
     assert past.trend[1:] == (False, 0.0, 0)
 
 
-def test_trend_takes_a_partition_whose_lag_becomes_known_for_no_growth() -> None:
+def test_trend_takes_a_lag_that_becomes_known_for_no_growth() -> None:
     past = Past()
     for messages in range(3_000, 1_800, -100):
         past.second(lag=messages)
@@ -121,7 +121,7 @@ def test_trend_takes_a_partition_whose_lag_becomes_known_for_no_growth() -> None
     assert past.trend[0] == pytest.approx(100.0)
 
 
-def test_trend_takes_a_partition_that_is_forgotten_for_no_progress() -> None:
+def test_trend_takes_a_forgotten_partition_for_no_progress() -> None:
     past = Past()
     past.found(1, 8_000)
     for messages in range(3_000, 1_800, -100):
@@ -161,7 +161,8 @@ def test_trend_counts_how_long_nothing_is_behind() -> None:
     assert past.trend[2] == 700.0
 
 
-def test_history_tells_what_passed_beside_the_throttle_in_ten_minutes() -> None:
+def test_history_tells_what_passed_beside_the_throttle() -> None:
+    """Bytes are those of the last ten minutes."""
     past = Past()
     past.throttle.stats.catch_up_beside_throttle = 5
     past.second()

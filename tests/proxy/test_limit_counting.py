@@ -96,7 +96,7 @@ def test_a_piece_in_the_middle_of_an_answer_is_only_looked_at() -> None:
     assert client.rates.records == 24
 
 
-async def test_a_client_without_a_limit_is_asked_about_once_until_limits_change() -> None:
+async def test_unlimited_client_is_asked_about_once_until_a_change() -> None:
     asked: list[bytes | None] = []
 
     class Asked(LinkGate):
@@ -118,7 +118,7 @@ async def test_a_client_without_a_limit_is_asked_about_once_until_limits_change(
         await broker.expect(fetch(11, client_id="mine"))
 
 
-def test_ids_that_differ_in_their_end_or_length_are_not_taken_for_each_other() -> None:
+def test_ids_of_unlike_ends_or_lengths_are_told_apart() -> None:
     for client_id, other in (("a", "ab"), ("ab", "a"), ("", "a"), (None, ""), ("x" * 2000, "y" * 2000)):
         fields = []
         for one in (client_id, other):
@@ -134,9 +134,7 @@ def test_ids_that_differ_in_their_end_or_length_are_not_taken_for_each_other() -
 @pytest.mark.parametrize(
     ("size", "fault"), [(-1, "batch"), (0, "batch"), (-(2**31), "batch"), (13, "batch"), (2**31 - 1, None)]
 )
-async def test_a_batch_of_a_wrong_length_passes_and_costs_the_count_of_its_partition(
-    size: int, fault: str | None
-) -> None:
+async def test_wrong_batch_length_passes_and_costs_a_partitions_count(size: int, fault: str | None) -> None:
     """A length beyond the partition is that of a batch which was cut off."""
     wrong = BATCH[:8] + struct.pack(">i", size) + BATCH[12:]
     async with limited(rule(SINK, 100)) as found:

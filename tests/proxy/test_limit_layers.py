@@ -13,7 +13,7 @@ def entries(name: str, count: int) -> list[dict[str, Any]]:
     return [{"client_id": f"{name}-{number}", "byte.rate.limit": 5} for number in range(count)]
 
 
-def test_lease_ends_although_more_entries_are_then_in_force_than_may_be_set() -> None:
+def test_lease_ends_although_then_too_many_entries_are_in_force() -> None:
     """Else the limits that should have ended would stay for ever."""
     applied: list[tuple[ClientLimitTable, ...]] = []
     clock = MovedClock()

@@ -75,7 +75,7 @@ async def test_status_tells_who_a_client_is_and_what_it_may() -> None:
     assert (free["connector"], free["group"], free["limits"]) == (None, "free", {"record.rate.limit": 5000.0})
 
 
-async def test_status_shows_those_that_wait_most_and_counts_the_others() -> None:
+async def test_status_shows_those_that_wait_most_and_counts_the_rest() -> None:
     limited = Limited(rule("*", 10, per="connector"))
     limited.second(**{f"task{number}": number for number in range(MOST_SHOWN + 5)})
     limited.client(SINK.format(3)).rates.waits("it", limited.clock() - 1)
@@ -85,7 +85,8 @@ async def test_status_shows_those_that_wait_most_and_counts_the_others() -> None
     assert shown["clients"][0]["shares_with_more"] == MOST_SHOWN + 4 - len(shown["clients"][0]["shares_with"])
 
 
-def test_history_has_the_rate_of_all_that_share_a_limit_against_their_part_of_it() -> None:
+def test_history_shows_a_shared_limits_rate_against_its_part() -> None:
+    """The rate is that of all who share the limit, and the part is this sidecar's."""
     limited = Limited(rule(SINK.format("*"), 1000, per="connector"))
     limited.second(task0=100, task1=300)
     limited.second(task0=200, task1=300)
@@ -115,7 +116,7 @@ def test_history_keeps_ten_minutes_of_the_limits_that_hold_most() -> None:
     assert [one["allowed"][0] for one in shown if one["per"] == "connector"] == [None]
 
 
-def test_history_is_empty_without_limits_and_after_they_have_ended() -> None:
+def test_history_is_empty_without_limits_and_after_they_ended() -> None:
     limited = Limited()
     limited.second(count=2)
     assert limited.history.as_plain(0) == []

@@ -48,7 +48,7 @@ async def test_many_connections_of_one_id_of_which_one_is_busy() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 20, 60])
-async def test_members_that_are_sent_away_to_ask_again_have_equal_parts(count: int) -> None:
+async def test_members_sent_away_to_ask_again_have_equal_parts(count: int) -> None:
     """Without a session a fetch is held for 0.4 s, and with 60 of them each has a turn every 3 s."""
     tasks = [
         Task(f"connector-consumer-a-{number}", RECORDS, frozenset({1}), session=(0, -1)) for number in range(count)
@@ -60,7 +60,7 @@ async def test_members_that_are_sent_away_to_ask_again_have_equal_parts(count: i
 
 @pytest.mark.parametrize("waits", [True, False])
 @pytest.mark.parametrize("line_seconds", [12, 18, 24])
-async def test_producers_of_one_id_whose_line_is_about_as_long_as_a_hold(line_seconds: int, waits: bool) -> None:
+async def test_producers_of_one_id_wait_for_no_longer_than_a_hold(line_seconds: int, waits: bool) -> None:
     """None waits for longer than a hold, or it would send its records again.
 
     Those that wait when told keep to the limit in a longer line, too. Others go when their time is over.

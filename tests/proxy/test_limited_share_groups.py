@@ -47,7 +47,7 @@ async def test_a_share_group_s_fetches_are_limited_too(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_a_share_group_s_fetch_that_was_held_for_long_acknowledges_alone(version: int) -> None:
+async def test_share_groups_fetch_held_for_long_acknowledges_alone(version: int) -> None:
     """It asks for no records then (v2): what was acquired before may not wait for its acknowledgement."""
     async with limited(rule(SINK, 100)) as found:
         client, broker = await found.relay.connect()

@@ -97,7 +97,7 @@ async def test_a_limit_that_changes_all_the_time_is_kept_on_the_whole(seed: int)
     assert moved >= 0.97 * allowed[-1][1] - 60
 
 
-async def test_a_limit_that_is_taken_away_lets_go_and_begins_without_a_debt() -> None:
+async def test_removed_limit_lets_go_and_begins_again_without_a_debt() -> None:
     async with limited(rule(FAST, 10)) as found:
         client, broker = await found.relay.connect()
         await found.passes_with(client, broker, produce(0, 50, client_id=FAST), produced(0))

@@ -113,7 +113,7 @@ async def test_it_does_not_give_way_to_its_own_kind(behind: list[bytes]) -> None
         await broker.expect(held)
 
 
-async def test_one_whose_client_is_far_ahead_of_its_limit_is_held_all_the_same() -> None:
+async def test_request_of_a_client_far_ahead_of_its_limit_is_held() -> None:
     async with limited(rule(SOURCE, 100)) as found:
         held = produce(2, 20)
         _, broker = await hold(found, [held, other(3)], owed=800)
@@ -122,7 +122,7 @@ async def test_one_whose_client_is_far_ahead_of_its_limit_is_held_all_the_same()
 
 @pytest.mark.long
 @pytest.mark.parametrize(("records", "apart"), [(60, 0), (250, 0), (350, 3), (450, 3), (900, 3)])
-async def test_a_client_that_sends_another_kind_behind_each_keeps_to_its_limit(records: int, apart: float) -> None:
+async def test_client_that_sends_another_kind_behind_keeps_its_limit(records: int, apart: float) -> None:
     """A request of another kind comes `apart` seconds after the last one was answered, for good.
 
     It waits for what must pass before it, less that: answers go in order, so less would be more than the limit.
@@ -148,7 +148,7 @@ async def test_a_client_that_sends_another_kind_behind_each_keeps_to_its_limit(r
 
 
 @pytest.mark.parametrize("behind", [other(3), produce(3, 1)])
-async def test_a_fetch_in_a_session_gives_way_and_begins_a_session_anew(behind: bytes) -> None:
+async def test_fetch_in_a_session_gives_way_and_begins_it_anew(behind: bytes) -> None:
     """Java asks for offsets over the connection on which it fetches."""
     async with limited(rule(SINK, 100)) as found:
         client, broker = await found.relay.connect()
@@ -158,7 +158,7 @@ async def test_a_fetch_in_a_session_gives_way_and_begins_a_session_anew(behind: 
         assert read_fetched(await client.receive_frame(), 12).error_code == 71
 
 
-async def test_a_fetch_too_long_to_be_answered_for_each_partition_gives_no_way() -> None:
+async def test_fetch_too_long_for_a_full_answer_gives_no_way() -> None:
     """kafka-go and sarama take an answer that lacks partitions for an error: it is held for as long as it may wait."""
     async with limited(rule(SINK, 100)) as found:
         client, broker = await found.relay.connect()

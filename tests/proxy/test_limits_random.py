@@ -165,7 +165,7 @@ def test_limits_hold_whatever_meets(
     slowest=st.sampled_from([0.004, 0.03, 0.1]),
     seed=st.integers(0, 99),
 )
-def test_no_second_has_more_than_the_limit_and_a_poll_of_each_broker(
+def test_no_second_has_more_than_limit_and_a_poll_per_broker(
     records: int, brokers: frozenset[int], produces: bool, by_batches: bool, slowest: float, seed: int
 ) -> None:
     """However late answers come. Each sidecar keeps to its part by itself, so each may have a poll of its own."""
@@ -191,7 +191,7 @@ def test_no_second_has_more_than_the_limit_and_a_poll_of_each_broker(
         assert sum(task.records for at, _, task in world.moved if at >= 10) >= 0.9 * limit * 15
 
 
-async def test_a_limit_that_is_used_at_one_broker_stays_whole_there_for_minutes() -> None:
+async def test_limit_used_at_one_broker_stays_whole_there_for_minutes() -> None:
     world = World([Task("connector-consumer-a-0", 50, frozenset({1}))], [rule("connector-*", 1000)])
     await world.run(8)
     for _ in range(4):
@@ -201,7 +201,7 @@ async def test_a_limit_that_is_used_at_one_broker_stays_whole_there_for_minutes(
     await world.close()
 
 
-async def test_a_source_that_fills_partitions_of_unlike_brokers_in_turn_reaches_its_limit() -> None:
+async def test_source_at_unlike_brokers_in_turn_reaches_its_limit() -> None:
     """Each broker waits for the slowest one, so what one has too much of is lost to all."""
     task = Task("connector-producer-b-0", 50, BROKERS, produces=True, leaders=(1, 1, 1, 1, 2, 3))
     world = World([task], [rule("connector-*", 1000)])

@@ -105,7 +105,8 @@ async def test_bytes_that_are_not_understood_are_no_clients() -> None:
         assert _of_clients(relay.stats) == Relayed()
 
 
-async def test_a_fetch_is_held_until_its_time_and_planned_with_how_long_it_was_held() -> None:
+async def test_fetch_is_held_until_its_time_and_planned_with_its_hold() -> None:
+    """Each plan is told for how long the fetch was held."""
     async with relaying() as relay:
         for _ in range(2):
             relay.throttle.decisions.append(lambda _: Hold(time.monotonic() + 0.01))
@@ -117,7 +118,7 @@ async def test_a_fetch_is_held_until_its_time_and_planned_with_how_long_it_was_h
         assert (relay.stats.fetches_held, relay.stats.held) == (1, 0)
 
 
-async def test_requests_before_a_held_fetch_pass_and_those_behind_it_wait() -> None:
+async def test_requests_before_a_held_fetch_pass_those_behind_wait() -> None:
     async with relaying() as relay:
         relay.throttle.decisions.extend([Hold(FAR), Hold(FAR)])
         client, broker = await relay.connect()
@@ -135,7 +136,7 @@ async def test_requests_before_a_held_fetch_pass_and_those_behind_it_wait() -> N
         await broker.expect(request(18, 0, 6))
 
 
-async def test_a_second_fetch_that_is_held_keeps_what_follows_back_too() -> None:
+async def test_second_held_fetch_keeps_what_follows_back_too() -> None:
     async with relaying() as relay:
         client, broker = await relay.hold(fetch(1, 5) + fetch(2, 5) + request(18, 0, 3))
         relay.throttle.decisions.extend([lambda asked: Forward(asked), Hold(FAR)])
@@ -174,7 +175,7 @@ async def test_a_closed_link_wakes_the_fetches_of_other_links() -> None:
         assert len(relay.throttle.told("close")) == 1
 
 
-async def test_held_fetches_are_planned_again_in_the_order_they_were_held_in() -> None:
+async def test_held_fetches_are_planned_again_in_their_order() -> None:
     async with relaying() as relay:
         relay.throttle.decisions.extend([Hold(FAR)] * 6)
         for correlation_id in (3, 1, 2):
@@ -185,7 +186,7 @@ async def test_held_fetches_are_planned_again_in_the_order_they_were_held_in() -
         assert [call[1] for call in relay.throttle.told("plan")] == [3, 1, 2] * 2
 
 
-async def test_a_client_that_went_away_while_held_is_not_forwarded_for() -> None:
+async def test_client_that_left_while_held_is_not_forwarded_for() -> None:
     async with relaying() as relay:
         client, broker = await relay.hold(fetch(1, 5))
         client.close()
@@ -199,7 +200,7 @@ async def test_a_client_that_went_away_while_held_is_not_forwarded_for() -> None
         assert len(relay.throttle.told("plan")) == 1
 
 
-async def test_a_broker_that_goes_away_ends_the_connection_of_a_held_fetch() -> None:
+async def test_broker_going_away_ends_a_held_fetchs_connection() -> None:
     async with relaying() as relay:
         client, broker = await relay.hold(fetch(1, 5))
         broker.close()
@@ -207,7 +208,7 @@ async def test_a_broker_that_goes_away_ends_the_connection_of_a_held_fetch() -> 
         await relay.until(lambda: not relay.stats.held)
 
 
-async def test_an_answer_is_sent_at_once_when_nothing_is_due_before_it() -> None:
+async def test_answer_is_sent_at_once_when_nothing_is_due_before_it() -> None:
     async with relaying() as relay:
         relay.throttle.decisions.append(Answer(answer_to(1)))
         client, broker = await relay.connect()
@@ -271,7 +272,7 @@ async def test_no_more_is_read_while_an_answer_waits_for_its_turn() -> None:
 
 
 @pytest.mark.parametrize("when", ["link", "first plan", "later plan", "what it decided"])
-async def test_a_throttle_that_raises_ends_the_connection_and_nothing_passes(when: str) -> None:
+async def test_raising_throttle_ends_the_connection_passing_nothing(when: str) -> None:
     """A bug may not lift a quota. The client comes back, and other connections go on."""
     async with relaying() as relay:
         new_link = relay.throttle.link
@@ -298,7 +299,8 @@ async def test_a_throttle_that_raises_ends_the_connection_and_nothing_passes(whe
         await relay.connect(fetch(1, 5))
 
 
-async def test_a_throttle_that_fails_again_and_again_leaves_the_link_to_a_spare_for_a_while() -> None:
+async def test_often_failing_throttle_leaves_the_link_to_a_spare() -> None:
+    """After a while the throttle plans again."""
     async with relaying() as relay:
         for _ in range(FAILURES):
             relay.throttle.decisions.append(RuntimeError("bug"))
@@ -323,7 +325,7 @@ async def test_a_throttle_that_fails_again_and_again_leaves_the_link_to_a_spare_
         assert relay.stats.throttle_errors == FAILURES
 
 
-async def test_a_follower_of_more_partitions_than_are_kept_passes_from_then_on() -> None:
+async def test_follower_of_too_many_partitions_passes_from_then_on() -> None:
     async with relaying() as relay:
         relay.throttle.decisions.append(TooManyPartitions(300_000))
         client, broker = await relay.connect(fetch(1, 5) + fetch(2, 5))
@@ -335,7 +337,7 @@ async def test_a_follower_of_more_partitions_than_are_kept_passes_from_then_on()
         assert "300000" in str(line["reason"])
 
 
-async def test_a_throttle_that_raises_when_it_settles_ends_the_connection() -> None:
+async def test_throttle_raising_when_it_settles_ends_the_connection() -> None:
     async with relaying() as relay:
         relay.throttle.fail_settle = RuntimeError("bug")
         relay.throttle.fail_close = RuntimeError("another")
@@ -347,7 +349,7 @@ async def test_a_throttle_that_raises_when_it_settles_ends_the_connection() -> N
         assert (relay.stats.throttle_errors, relay.stats.passthrough) == (2, {})
 
 
-async def test_a_throttle_that_raises_when_it_is_closed_disturbs_no_one() -> None:
+async def test_throttle_raising_when_it_is_closed_disturbs_no_one() -> None:
     async with relaying() as relay:
         relay.throttle.fail_close = RuntimeError("bug")
         client, broker = await relay.connect(fetch(1, 5))
@@ -370,7 +372,7 @@ class Detached:
         return at_once(self.fetches.take(ReplicaFetch(RequestHeader(1, 3, 1, None), frame[4:])))
 
 
-def test_an_unchanged_request_is_forwarded_as_it_came_and_a_malformed_one_refused() -> None:
+def test_request_passes_as_it_came_and_a_malformed_is_refused() -> None:
     link = Detached()
     outcome = link.take(fetch(1, 5))
     assert isinstance(outcome, outcomes.Forward)
@@ -423,7 +425,7 @@ class Carrier(FakeLink):
         self.told.append("replan")
 
 
-async def test_many_wakes_in_a_moment_are_one_and_the_next_comes_a_little_later() -> None:
+async def test_many_wakes_in_a_moment_are_one_and_the_next_is_later() -> None:
     """Each plans every held fetch again: with hundreds of links that may not happen for every response."""
     held, carrier = HeldFetches(RelayStats("leader")), Carrier()
     held.wake_soon()
@@ -444,7 +446,8 @@ async def test_many_wakes_in_a_moment_are_one_and_the_next_comes_a_little_later(
     assert carrier.told == ["replan"] * 2  # the wake that was due came already
 
 
-async def test_budget_that_flowed_back_wakes_the_next_in_line_and_when_that_went_the_one_after_it() -> None:
+async def test_budget_that_flows_back_wakes_one_in_line_after_another() -> None:
+    """It wakes the next in line, and when that one went the one after it."""
     line = ["b", "c"]
     held = HeldFetches(RelayStats("leader"), next_in_line=lambda: [*line[:1], "not held"])
     carriers = [Carrier() for _ in range(3)]
@@ -470,7 +473,7 @@ async def test_link_that_waits_for_no_budget_wakes_nobody() -> None:
     assert (looked_at.told, waits.told) == (["replan"], [])
 
 
-def test_the_first_plan_is_told_apart_from_one_that_follows_at_once() -> None:
+def test_first_plan_is_told_apart_from_one_that_follows_at_once() -> None:
     """The throttle takes a request in when held_seconds is 0: that must be once."""
     link = Detached(Hold(FAR))
     held = link.take(fetch(1, 5))
@@ -500,7 +503,7 @@ def test_a_decision_is_given_the_request_decoded() -> None:
     assert (seen[0].header, seen[0].replica_id) == (RequestHeader(1, 3, 8, b"c"), 5)
 
 
-async def test_a_held_fetch_is_decided_about_when_the_answer_before_it_has_gone() -> None:
+async def test_held_fetch_is_decided_when_the_answer_before_has_gone() -> None:
     """Its client has not read that, and has more on its way with each fetch that it sends ahead."""
     asked = fetch(1, 5, topics=((b"t", ((0, 7, 10),)),))
     answer = fetch_response(1, topics=((b"t", ((0, 9, bytes(400_000)),)),))
@@ -520,7 +523,7 @@ async def test_a_held_fetch_is_decided_about_when_the_answer_before_it_has_gone(
         assert [call[1] for call in relay.throttle.told("plan")] == [1, 2, 2]
 
 
-async def test_an_answer_wakes_the_fetch_behind_it_though_others_are_next_in_line() -> None:
+async def test_answer_wakes_the_fetch_behind_though_others_are_next() -> None:
     """A fetch in a session may wait for the answer to the one before."""
     own, other, stranger = Carrier(), Carrier(), Carrier()
     held = HeldFetches(RelayStats("leader"), next_in_line=lambda: ["other"])

@@ -42,7 +42,7 @@ async def flood(relay: Relaying, data: bytes, clients: int) -> None:
 
 
 @pytest.mark.long
-async def test_requests_without_answers_by_the_thousand_leave_the_loop_to_others() -> None:
+async def test_thousands_of_acks_0_requests_leave_the_loop_to_others() -> None:
     async with relaying() as relay:
         await flood(relay, b"".join(produce(number, 0) for number in range(3000)), 4)
 
@@ -63,7 +63,7 @@ async def test_responses_that_wait_for_their_turn_arrive_in_order() -> None:
         await round_trip(client, broker, count)
 
 
-async def test_a_client_that_pipelines_fetches_has_few_of_them_planned() -> None:
+async def test_client_that_pipelines_fetches_has_few_of_them_planned() -> None:
     async with relaying() as relay:
         client, broker = await relay.connect()
         await client.send(b"".join(fetch(number, 5) for number in range(100)))
@@ -77,7 +77,7 @@ async def test_a_client_that_pipelines_fetches_has_few_of_them_planned() -> None
         await round_trip(client, broker, 100)
 
 
-async def test_fetches_pipelined_without_an_end_are_not_read_while_none_is_answered() -> None:
+async def test_endless_pipelined_fetches_are_unread_while_unanswered() -> None:
     async with relaying() as relay:
         client, broker = await relay.connect()
         await client.send_until_blocked(fetch(1, 5))
@@ -91,7 +91,7 @@ async def test_fetches_pipelined_without_an_end_are_not_read_while_none_is_answe
 
 @pytest.mark.long
 @pytest.mark.parametrize("half_closes", [False, True])
-async def test_what_waits_for_its_turn_is_not_lost_when_its_client_ends(half_closes: bool) -> None:
+async def test_what_waits_its_turn_is_not_lost_when_its_client_ends(half_closes: bool) -> None:
     data = b"".join(produce(number, 0) for number in range(5000))
     async with relaying() as relay:
         client, broker = await relay.connect()
@@ -104,7 +104,7 @@ async def test_what_waits_for_its_turn_is_not_lost_when_its_client_ends(half_clo
         await broker.expect_end()
 
 
-async def test_responses_that_wait_for_their_turn_are_not_lost_when_the_broker_ends() -> None:
+async def test_responses_that_wait_are_not_lost_when_the_broker_ends() -> None:
     count = MOST_PENDING // 2
     async with relaying() as relay:
         client, broker = await relay.connect(b"".join(request(3, 0, number) for number in range(count)))
@@ -160,7 +160,7 @@ async def test_what_waits_for_its_turn_is_no_part_of_the_last_request(cut: int, 
         assert [told.unread for told in given] == [b"".join(others)] * is_handed_over
 
 
-async def test_a_fault_behind_requests_that_wait_for_their_turn_closes_after_them() -> None:
+async def test_fault_behind_waiting_requests_closes_after_them() -> None:
     data = b"".join(produce(number, 0) for number in range(3000))
     async with relaying() as relay:
         client, broker = await relay.connect()
@@ -170,7 +170,7 @@ async def test_a_fault_behind_requests_that_wait_for_their_turn_closes_after_the
         assert relay.stats.protocol_errors == {"invalid_frame_size": 1}
 
 
-async def test_a_held_fetch_among_thousands_of_requests_keeps_their_order() -> None:
+async def test_held_fetch_among_thousands_keeps_requests_in_order() -> None:
     before = b"".join(produce(number, 0) for number in range(1000))
     async with relaying() as relay:
         relay.throttle.decisions.append(Hold(float("inf")))

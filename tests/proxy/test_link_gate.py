@@ -159,9 +159,8 @@ async def test_other_requests_are_not_asked_about() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_requests_in_any_pieces_arrive_byte_for_byte_while_some_are_held(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_requests_arrive_byte_for_byte_while_some_are_held(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do however they are cut."""
     monkeypatch.setattr("weir.proxy.relay.connection.MOST_FETCHES", 1000)
     rng = random.Random(seed)
     requests, _ = random_requests(rng, 100)
@@ -191,7 +190,7 @@ async def test_a_drain_gives_a_held_request_back_to_its_client_unsent() -> None:
         await draining
 
 
-async def test_a_client_that_goes_while_its_request_is_held_is_not_forwarded_for() -> None:
+async def test_nothing_is_forwarded_for_a_client_gone_while_held() -> None:
     async with relaying() as relay:
         gated(relay, Gate())
         client, broker = await relay.connect()
@@ -223,7 +222,7 @@ async def test_a_response_passes_its_observer() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_each_request_is_watched_to_its_last_byte_and_no_further(seed: int) -> None:
+async def test_each_request_is_watched_to_its_last_byte_no_further(seed: int) -> None:
     rng = random.Random(seed)
     sent = [produce(number, 1, records=b"r" * rng.choice((20, 3000, 400_000))) for number in range(1, 9)]
     between = [request(3, 0, 100 + number) for number in range(8)]
@@ -247,7 +246,7 @@ async def test_each_request_is_watched_to_its_last_byte_and_no_further(seed: int
         pytest.param(produce(2, -1, records=b"r" * 400_000), id="large"),
     ],
 )
-async def test_a_request_that_is_answered_here_does_not_reach_the_broker(held: bytes) -> None:
+async def test_request_answered_here_does_not_reach_the_broker(held: bytes) -> None:
     async with relaying() as relay:
         gate = gated(relay, Gate(answers=deque([response(2, b"mine")])))
         client, broker = await relay.connect()

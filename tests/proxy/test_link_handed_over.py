@@ -63,7 +63,7 @@ async def test_idle_link_is_handed_over_at_once() -> None:
         assert handing.told == [HandedOver()]
 
 
-async def test_what_is_in_flight_is_answered_first_and_nothing_else_is_taken() -> None:
+async def test_what_is_in_flight_is_answered_first_and_no_more_taken() -> None:
     async with relaying() as relay:
         client, broker = await relay.connect(fetch(1, 5) + request(3, 0, 2))
         async with handing_over(relay) as (_, to):

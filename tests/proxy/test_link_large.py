@@ -73,7 +73,8 @@ def is_working(relay: Relaying) -> bool:
 
 @pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_no_turn_of_the_loop_is_long_while_a_large_fetch_is_taken_in_and_settled(version: int) -> None:
+async def test_large_fetch_makes_no_turn_of_the_loop_long(version: int) -> None:
+    """Neither is a turn long in which it is taken in, nor one in which it is settled."""
     asked, answer = large_fetch(version), large_answer(version)
     async with relaying() as relay:
         relay.relay.throttle = throttle = Throttle("leader", 1, time.monotonic)
@@ -99,7 +100,7 @@ async def test_no_turn_of_the_loop_is_long_while_a_large_fetch_is_taken_in_and_s
 @pytest.mark.long
 @pytest.mark.newest
 @pytest.mark.parametrize("what", ["request", "response"])
-async def test_another_link_is_served_while_a_large_fetch_is_worked_on(what: str) -> None:
+async def test_another_link_is_served_amid_work_on_a_large_fetch(what: str) -> None:
     async with relaying() as relay:
         relay.relay.throttle = Throttle("leader", 1, time.monotonic)
         other, its_broker = await relay.connect()

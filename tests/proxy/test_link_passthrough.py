@@ -48,7 +48,7 @@ def random_requests(rng: random.Random, count: int) -> tuple[bytes, list[int]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
-async def test_requests_and_responses_in_any_pieces_arrive_byte_for_byte(
+async def test_requests_and_responses_in_pieces_arrive_byte_for_byte(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Replica fetches among them too: the throttle here changes nothing."""
@@ -134,7 +134,7 @@ async def test_what_is_not_kafka_passes_both_ways_and_is_counted(data: bytes, re
     assert relay.stats.opaque == {}
 
 
-async def test_sasl_handshake_v0_is_answered_as_kafka_and_then_tokens_pass() -> None:
+async def test_sasl_handshake_v0_is_answered_and_then_tokens_pass() -> None:
     async with relaying() as relay:
         client, broker = await relay.connect()
         handshake = request(17, 0, 1, string(b"PLAIN"))
@@ -149,7 +149,7 @@ async def test_sasl_handshake_v0_is_answered_as_kafka_and_then_tokens_pass() -> 
         assert relay.stats.passthrough == {"sasl": 1}
 
 
-async def test_a_fetch_in_an_unknown_version_passes_and_is_counted_by_version() -> None:
+async def test_fetch_of_unknown_version_passes_and_is_counted_by_it() -> None:
     async with relaying() as relay:
         client, broker = await relay.connect()
         data = fetch(1, 2, version=19) + fetch(2, CONSUMER, version=11) + fetch(3, 2, version=20)
@@ -161,7 +161,7 @@ async def test_a_fetch_in_an_unknown_version_passes_and_is_counted_by_version() 
         assert [line["api_version"] for line in relay.log.of("fetch_not_throttled")] == [19]  # then rate-limited
 
 
-async def test_made_up_versions_are_counted_together_and_known_ones_apart_all_the_same() -> None:
+async def test_made_up_versions_count_together_and_known_ones_apart() -> None:
     async with relaying() as relay:
         client, broker = await relay.connect()
         data = b"".join(fetch(version, 2, version=version) for version in range(19, 1019)) + fetch(1, 2)
@@ -172,7 +172,7 @@ async def test_made_up_versions_are_counted_together_and_known_ones_apart_all_th
         assert relay.stats.fetch_requests[3] == 1
 
 
-async def test_a_half_close_is_passed_on_and_the_other_direction_flows_on() -> None:
+async def test_half_close_passes_and_the_other_direction_flows_on() -> None:
     async with relaying() as relay:
         client, broker = await relay.connect()
         await client.send(request(3, 0, 1))
@@ -199,7 +199,7 @@ async def test_a_half_close_of_the_broker_is_passed_on() -> None:
         await relay.until(lambda: relay.stats.connections == 0)
 
 
-async def test_a_half_closed_connection_on_which_nothing_moves_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_half_closed_connection_is_closed_if_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weir.proxy.relay.link.HALF_CLOSED_SECONDS", 0.01)
     async with relaying() as relay:
         client, broker = await relay.connect()
@@ -209,7 +209,7 @@ async def test_a_half_closed_connection_on_which_nothing_moves_is_closed(monkeyp
         await client.expect_end()
 
 
-async def test_more_requests_than_may_be_pending_wait_in_the_clients_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_requests_than_may_be_pending_wait_at_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weir.proxy.relay.connection.MOST_PENDING", 10)
     async with relaying() as relay:
         client, broker = await relay.connect()

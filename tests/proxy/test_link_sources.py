@@ -29,7 +29,8 @@ async def test_a_fetch_from_a_network_of_replicas_is_planned() -> None:
         assert relay.stats.passthrough == {}
 
 
-async def test_who_turns_out_to_be_a_stranger_is_planned_as_one_and_as_a_replica_again_when_it_is_known() -> None:
+async def test_stranger_found_is_planned_as_one_until_it_is_known() -> None:
+    """Once it is known it is planned as a replica again."""
     clock = MovedClock()
     async with relaying() as relay:
         sources = relay.listener.sources = ReplicaSources(None, clock)
@@ -49,7 +50,7 @@ async def test_who_turns_out_to_be_a_stranger_is_planned_as_one_and_as_a_replica
         assert len(relay.throttle.told("plan")) == len(relay.throttle.told("settle")) == 3
 
 
-async def test_who_is_judged_otherwise_while_answers_are_due_is_closed() -> None:
+async def test_who_is_judged_anew_while_answers_are_due_is_closed() -> None:
     """Followers have one fetch under way at a time."""
     async with relaying() as relay:
         sources = relay.listener.sources = ReplicaSources(None, MovedClock())
@@ -62,7 +63,7 @@ async def test_who_is_judged_otherwise_while_answers_are_due_is_closed() -> None
         assert (relay.stats.relay_errors, relay.stats.throttle_errors) == (0, 0)
 
 
-async def test_who_fetches_with_another_id_is_planned_as_another_follower() -> None:
+async def test_fetch_with_another_id_is_planned_as_another_follower() -> None:
     """Else a quota of some followers would not cover who began as somebody else."""
     async with relaying() as relay:
         client, broker = await relay.connect(fetch(1, 99))

@@ -63,7 +63,8 @@ async def passes(client: Peer, broker: Peer, request: bytes, answer: bytes) -> N
     await client.expect(answer)
 
 
-async def test_a_fetch_below_v7_above_the_limit_passes_and_the_next_is_throttled_again() -> None:
+async def test_fetch_above_limit_passes_and_the_next_is_throttled() -> None:
+    """Below v7 a fetch lists all its partitions, so the next one stands for itself."""
     large = fetch(2, 5, topics=((b"orders", MANY),))
     async with relaying(fetch_size_limit=len(large) - 5) as relay:
         client, broker = await relay.connect()
@@ -79,7 +80,7 @@ async def test_a_fetch_below_v7_above_the_limit_passes_and_the_next_is_throttled
 
 
 @pytest.mark.parametrize("version", [7, 12, 18])
-async def test_a_session_fetch_above_the_limit_leaves_the_session_to_the_leader(version: int) -> None:
+async def test_too_large_fetch_leaves_its_session_to_the_leader(version: int) -> None:
     """Else the follower's next one named a session that only the leader knows, was refused, and so on for ever."""
     large = session_fetch(version, 2, 0, 0, partitions=50)
     async with relaying(fetch_size_limit=len(large) - 5) as relay:
@@ -97,7 +98,8 @@ async def test_a_session_fetch_above_the_limit_leaves_the_session_to_the_leader(
 
 
 @pytest.mark.parametrize("version", [7, 18])
-async def test_an_incremental_fetch_above_the_limit_has_its_follower_begin_anew_with_the_leader(version: int) -> None:
+async def test_too_large_incremental_fetch_begins_anew_at_the_leader(version: int) -> None:
+    """Its follower is refused, and begins a session with the leader."""
     large = session_fetch(version, 2, 5, 1, partitions=50)
     async with relaying(fetch_size_limit=len(large) - 5) as relay:
         client, broker = await relay.connect()
@@ -115,7 +117,7 @@ async def test_an_incremental_fetch_above_the_limit_has_its_follower_begin_anew_
 
 @pytest.mark.parametrize("version", [7, 12, 18])
 @pytest.mark.parametrize(("what", "asked"), [("topics", (2, 1)), ("partitions", (1, 2))])
-async def test_a_fetch_that_lists_more_than_is_decoded_passes_from_then_on(
+async def test_fetch_listing_more_than_is_decoded_passes_from_then_on(
     version: int, what: str, asked: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_topics, f"MOST_{what.upper()}", 1)
@@ -150,9 +152,10 @@ async def test_a_replica_fetch_of_a_negative_size_ends_its_connection() -> None:
 
 
 @pytest.mark.parametrize("when", ["first plan", "later plan"])
-async def test_a_fetch_that_the_throttle_finds_malformed_ends_its_connection_and_lets_its_throttle_go(
+async def test_fetch_the_throttle_finds_malformed_ends_its_connection(
     when: str,
 ) -> None:
+    """The throttle of that connection is closed."""
     async with relaying() as relay:
         client, broker = await relay.connect(fetch(1, 5))
         if when == "later plan":
@@ -164,7 +167,7 @@ async def test_a_fetch_that_the_throttle_finds_malformed_ends_its_connection_and
 
 
 @pytest.mark.parametrize("version", [3, 6])
-async def test_an_answer_with_more_than_was_asked_for_ends_its_connection(version: int) -> None:
+async def test_answer_of_more_than_was_asked_ends_its_connection(version: int) -> None:
     """A leader that lies may not fill the sidecar's memory."""
     async with relaying() as relay:
         relay.relay.throttle = Throttle("leader", 1, time.monotonic)

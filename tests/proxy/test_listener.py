@@ -25,7 +25,7 @@ LONG = 30.0
 """A limit that must not be reached."""
 
 
-async def test_a_listener_on_port_0_says_which_it_got_and_a_taken_one_is_refused() -> None:
+async def test_listener_on_port_0_tells_which_and_a_taken_one_fails() -> None:
     async with relaying() as relay:
         assert relay.listener.address.port > 0
         with pytest.raises(OSError, match="in use"):
@@ -108,7 +108,7 @@ def upstream_that_hangs() -> Iterator[Address]:
         yield Address(*listening.getsockname())
 
 
-async def test_an_upstream_that_hangs_closes_the_client_when_the_time_is_over(upstream_that_hangs: Address) -> None:
+async def test_hanging_upstream_closes_the_client_when_time_is_over(upstream_that_hangs: Address) -> None:
     async with relaying(connect_seconds=0.05) as relay:
         relay.listener.upstream = Upstream(upstream_that_hangs)
         client = await relay.client()
@@ -163,7 +163,7 @@ class Exhausted:
         return self.listening.accept()
 
 
-async def test_a_closed_listener_frees_its_port_and_its_connections_go_on() -> None:
+async def test_closed_listener_frees_its_port_and_keeps_connections() -> None:
     async with relaying() as relay:
         client, broker = await relay.connect()
         relay.listener.close()
@@ -177,7 +177,7 @@ async def test_a_closed_listener_frees_its_port_and_its_connections_go_on() -> N
         await client.expect(response(1))
 
 
-async def test_drain_gives_up_connections_that_the_upstream_has_not_taken(upstream_that_hangs: Address) -> None:
+async def test_drain_drops_connections_the_upstream_has_not_taken(upstream_that_hangs: Address) -> None:
     async with relaying() as relay:
         relay.listener.upstream = Upstream(upstream_that_hangs)
         client = await relay.client()
@@ -214,7 +214,7 @@ async def test_drain_closes_idle_connections_at_once() -> None:
         assert time.monotonic() - started < 1
 
 
-async def test_drain_waits_for_responses_that_are_due_and_takes_no_more_requests() -> None:
+async def test_drain_waits_for_due_responses_and_takes_no_requests() -> None:
     async with relaying() as relay:
         client, broker = await relay.connect(fetch(1, 5) + request(3, 0, 2))
         async with draining(relay, client, broker):
@@ -254,7 +254,7 @@ async def test_drain_lets_a_request_whose_head_was_cut_end(cut: int) -> None:
                 await client.expect(fetch_response(1))
 
 
-async def test_drain_gives_up_a_fetch_that_is_held_and_what_came_behind_it() -> None:
+async def test_drain_gives_up_a_held_fetch_and_what_is_behind_it() -> None:
     async with relaying() as relay:
         client, broker = await relay.hold(request(3, 0, 1) + fetch(2, 5) + request(3, 0, 3))
         await broker.expect(request(3, 0, 1))
@@ -264,7 +264,7 @@ async def test_drain_gives_up_a_fetch_that_is_held_and_what_came_behind_it() -> 
             await client.expect(response(1))
 
 
-async def test_drain_does_not_hold_the_fetch_that_ends_a_request_under_way() -> None:
+async def test_drain_does_not_hold_a_fetch_begun_before_it() -> None:
     async with relaying() as relay:
         relay.throttle.decisions.append(Hold(float("inf")))
         client, broker = await relay.connect()
@@ -298,7 +298,8 @@ async def test_drain_delivers_what_a_slow_client_has_not_read_yet() -> None:
             await sending
 
 
-async def test_drain_delivers_last_bytes_that_were_read_and_could_not_be_sent_at_once() -> None:
+async def test_drain_delivers_bytes_that_could_not_be_sent_at_once() -> None:
+    """They are the last that were read."""
     async with relaying() as relay:
         client, broker = await relay.connect(request(3, 0, 1))
         (link,) = relay.listener.links
@@ -337,7 +338,7 @@ async def test_drain_closes_what_is_left_when_the_limit_is_over() -> None:
         assert relay.stats.connections == 0
 
 
-async def test_drain_ends_a_connection_that_the_upstream_takes_at_that_moment() -> None:
+async def test_drain_ends_a_connection_the_upstream_takes_just_then() -> None:
     async with relaying() as relay:
         relay.listener._draining = True
         client, broker = await relay.connect()

@@ -91,7 +91,7 @@ def test_log_repeated_fault_is_suppressed_and_counted(lines: io.StringIO) -> Non
     assert lines.getvalue().endswith("event=upstream_refused peer=2\n")
 
 
-def test_log_faults_of_other_events_and_peers_are_not_suppressed(lines: io.StringIO) -> None:
+def test_log_faults_of_other_events_or_peers_are_not_suppressed(lines: io.StringIO) -> None:
     log = EventLog(clock=MovedClock(100.0))
     log.fault("upstream_refused", peer=2)
     log.fault("upstream_refused", peer=3)
@@ -149,7 +149,7 @@ def log_numbers(handler: logging.Handler, *numbers: int) -> None:
         handler.handle(logging.LogRecord("x", logging.INFO, "", 0, f"{number}", None, None))
 
 
-def test_log_lines_that_nobody_reads_stop_no_one_and_those_dropped_are_counted() -> None:
+def test_unread_log_lines_stop_no_one_and_drops_are_counted() -> None:
     stream = Unread()
     handler = WriterHandler(stream)
     handler.setFormatter(KeyValueFormatter())
@@ -166,7 +166,7 @@ def test_log_lines_that_nobody_reads_stop_no_one_and_those_dropped_are_counted()
 
 
 @pytest.mark.long
-def test_log_handler_that_is_closed_waits_no_longer_than_two_seconds_for_a_reader() -> None:
+def test_closed_log_handler_waits_at_most_2_seconds_for_reader() -> None:
     stream = Unread()
     handler = WriterHandler(stream)
     log_numbers(handler, 1)

@@ -34,7 +34,7 @@ class World:
         self.load.tick()
 
 
-async def test_shares_and_percentiles_are_those_of_the_last_ten_seconds() -> None:
+async def test_shares_and_percentiles_are_of_the_last_ten_seconds() -> None:
     world = World()
     world.load.start()
     try:

@@ -166,7 +166,8 @@ async def test_metrics_counted_values_are_shown(name: str, labels: dict[str, str
     assert (await samples_of(busy_sides()))[name, frozenset(labels.items())] == value
 
 
-def test_metrics_every_protocol_error_that_closes_a_connection_is_shown_from_the_start() -> None:
+def test_metrics_show_every_protocol_error_from_the_start() -> None:
+    """Shown is each that closes a connection."""
     never = {UnsupportedVersion.kind, TooMany.kind}  # whoever decodes asks first, and what is too much passes
     assert (
         set(KNOWN_PROTOCOL_ERRORS) - {"fetch_memory", "fetch_stalled", "tls"}
@@ -174,7 +175,7 @@ def test_metrics_every_protocol_error_that_closes_a_connection_is_shown_from_the
     )
 
 
-async def test_metrics_lag_grows_at_scrape_time_with_no_fetch_arriving() -> None:
+async def test_metrics_lag_grows_at_scrape_time_without_a_fetch() -> None:
     sides = busy_sides()
     key = (
         "weir_replica_lag_seconds",
@@ -187,7 +188,7 @@ async def test_metrics_lag_grows_at_scrape_time_with_no_fetch_arriving() -> None
     assert (await samples_of(sides))[key] == before + 40
 
 
-async def test_metrics_throttle_is_in_force_while_there_are_a_rate_and_a_replica() -> None:
+async def test_metrics_throttle_is_in_force_with_a_rate_and_a_replica() -> None:
     side = source("leader", 5)
     clock = side.throttle.clock
     assert isinstance(clock, MovedClock)
@@ -208,7 +209,8 @@ async def test_metrics_throttle_is_in_force_while_there_are_a_rate_and_a_replica
     assert seen == [0, 0, 0, 10, 20, 0, 10]
 
 
-async def test_metrics_throttle_set_by_hand_is_told_apart_while_it_is_in_force() -> None:
+async def test_metrics_throttle_set_by_hand_is_told_apart() -> None:
+    """Its seconds count only while it is in force."""
     side = source("leader", 5)
     clock = side.throttle.clock
     assert isinstance(clock, MovedClock)
@@ -308,7 +310,8 @@ async def test_metrics_counters_that_grow_between_slices_do_no_harm(monkeypatch:
 
 
 @pytest.mark.long
-async def test_metrics_at_20000_partitions_never_hold_the_loop_for_long() -> None:
+async def test_metrics_at_20000_partitions_never_hold_the_loop() -> None:
+    """The longest step takes less than 5 ms."""
     side = source("leader", 1)
     for number in range(200):
         topic = b"topic-%d" % number

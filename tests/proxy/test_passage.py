@@ -126,7 +126,8 @@ async def test_an_answer_without_a_grant_passes_at_once() -> None:
         assert not one.pump.unsent
 
 
-async def test_a_follower_that_takes_all_at_once_is_not_held_up_by_a_quota_and_soon_by_nothing() -> None:
+async def test_follower_taking_all_at_once_is_soon_held_up_by_nothing() -> None:
+    """A quota does not hold it up meanwhile."""
     async with carrying() as one:
         one.room = 0
         one.passage.begin(is_granted=True)
@@ -139,7 +140,8 @@ async def test_a_follower_that_takes_all_at_once_is_not_held_up_by_a_quota_and_s
 
 
 @pytest.mark.long
-async def test_a_follower_that_takes_long_has_no_more_on_its_way_than_half_a_second_of_what_it_takes() -> None:
+async def test_slow_follower_has_half_a_second_on_its_way_at_most() -> None:
+    """That is half a second of what it takes."""
     async with carrying() as one:
         one.passage.begin(is_granted=True)
         sending = asyncio.ensure_future(one.answer())
@@ -155,7 +157,7 @@ async def test_a_follower_that_takes_long_has_no_more_on_its_way_than_half_a_sec
 
 
 @pytest.mark.long
-async def test_while_the_window_has_no_room_bytes_of_a_slow_follower_wait_for_a_second() -> None:
+async def test_slow_followers_bytes_wait_a_second_for_window_room() -> None:
     async with carrying() as one:
         one.room = 0
         one.passage.begin(is_granted=True)
@@ -169,7 +171,8 @@ async def test_while_the_window_has_no_room_bytes_of_a_slow_follower_wait_for_a_
 
 
 @pytest.mark.long
-async def test_nothing_passes_to_a_slow_follower_that_asks_while_the_window_has_no_room() -> None:
+async def test_nothing_passes_to_a_slow_follower_without_room() -> None:
+    """It asks while the quota's window has no room."""
     async with carrying() as one:
         one.passage.begin(is_granted=True)
         await one.answer(20_000)
@@ -186,7 +189,7 @@ async def test_nothing_passes_to_a_slow_follower_that_asks_while_the_window_has_
         await one.take(20_000)
 
 
-async def test_a_link_looks_soon_how_much_of_what_it_holds_back_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_link_looks_soon_how_much_of_what_it_holds_back_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weir.proxy.relay.passage.LOOK_SECONDS", 1000.0)
     monkeypatch.setattr("weir.proxy.relay.passage._FIRST_LOOK_SECONDS", 500.0)
     async with relaying() as relay:
@@ -211,7 +214,7 @@ def test_unread_bytes_on_loopback_are_acknowledged(size: int) -> None:
         assert unacknowledged(one.fileno()) == 0
 
 
-async def test_what_the_socket_of_a_follower_that_pauses_does_not_take_is_held_back() -> None:
+async def test_what_a_pausing_followers_socket_refuses_is_held_back() -> None:
     """It was fast, so that a whole answer may be on its way: what it has no room for has to count for nothing."""
     async with carrying() as one:
         one.passage.begin(is_granted=True)

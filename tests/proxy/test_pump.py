@@ -99,7 +99,7 @@ def piped() -> Iterator[Piped]:
         connection.close()
 
 
-async def test_many_small_pieces_arrive_in_order_though_the_target_takes_few_at_a_time(piped: Piped) -> None:
+async def test_many_small_pieces_arrive_in_order_at_a_slow_target(piped: Piped) -> None:
     rng = random.Random(1)
 
     def cut(view: memoryview) -> list[memoryview]:
@@ -139,7 +139,7 @@ async def test_a_pump_reads_only_when_no_reason_to_pause_is_left(piped: Piped) -
     pump.close()
 
 
-async def test_a_pump_that_is_stopped_while_nothing_comes_is_not_taken_out_of_the_loop(piped: Piped) -> None:
+async def test_pump_stopped_while_nothing_comes_stays_in_the_loop(piped: Piped) -> None:
     """A fetch that is held stops the pump, and most go on before anything else comes."""
     source = WatchedTransport(piped.source)
     pump = piped.pump_between(source, TcpTransport(piped.target))
@@ -184,7 +184,7 @@ async def test_large_reads_are_as_large_as_a_large_buffer(piped: Piped) -> None:
 
 
 @pytest.mark.long
-async def test_a_pump_whose_target_reads_has_large_buffers_beside_many_that_are_stuck(piped: Piped) -> None:
+async def test_pump_whose_target_reads_has_large_buffers_beside_stuck(piped: Piped) -> None:
     for _ in range(piped.pool.large_limit):
         piped.pool.borrow(True, 0)
     pump = piped.pump()
@@ -200,7 +200,7 @@ async def test_a_pump_whose_target_reads_has_large_buffers_beside_many_that_are_
 
 
 @pytest.mark.parametrize("is_told", [False, True])
-async def test_a_source_that_never_runs_dry_is_read_once_or_twice_in_a_turn(piped: Piped, is_told: bool) -> None:
+async def test_endless_source_is_read_once_or_twice_in_a_turn(piped: Piped, is_told: bool) -> None:
     """Other connections wait for the rest of the turn. With TLS the loop may tell of what is left, or may not."""
     source, target = TcpTransport(piped.source), TcpTransport(piped.target)
 

@@ -47,11 +47,13 @@ def test_networks_configured_admit_who_is_in_one_of_them(host: str, is_replica: 
     assert made.standing(host, 2) != "stranger"
 
 
-def test_without_networks_anyone_is_a_replica_until_the_brokers_are_known() -> None:
+def test_anyone_is_a_replica_until_the_brokers_are_known() -> None:
+    """This is where no networks are configured."""
     assert ReplicaSources(None, MovedClock()).standing("10.0.0.9", 99) == "replica"
 
 
-def test_who_claims_to_be_a_broker_that_fetches_from_its_own_address_is_a_stranger() -> None:
+def test_who_claims_to_be_a_broker_seen_elsewhere_is_a_stranger() -> None:
+    """The broker fetches from its own address meanwhile."""
     clock = MovedClock()
     made = sources(clock, b1="10.0.0.1", b2="10.0.0.2 fd00::2")
     assert made.standing("10.0.0.9", 2) == "replica"  # its address may be translated on the way
@@ -64,7 +66,8 @@ def test_who_claims_to_be_a_broker_that_fetches_from_its_own_address_is_a_strang
     assert made.standing("10.0.0.9", 2) == "replica"
 
 
-def test_a_broker_that_comes_back_with_another_address_is_a_stranger_until_its_name_leads_there() -> None:
+def test_broker_at_a_new_address_is_a_stranger_until_named() -> None:
+    """It is a replica again once its name leads there."""
     made = sources(b1="10.0.0.1", b2="10.0.0.2")
     assert made.standing("10.0.0.2", 2) == "replica"
     assert made.standing("10.0.0.22", 2) == "stranger"
@@ -72,7 +75,7 @@ def test_a_broker_that_comes_back_with_another_address_is_a_stranger_until_its_n
     assert made.standing("10.0.0.22", 2) == "replica"
 
 
-def test_who_has_an_id_of_no_broker_is_a_stranger_until_there_is_one() -> None:
+def test_id_of_no_broker_is_a_stranger_until_there_is_one() -> None:
     made = sources(b1="10.0.0.1")
     assert made.standing("10.0.0.9", 77) == "stranger"
     assert made.standing("10.0.0.1", 77) == "replica"  # a broker's machine is trusted with any id
@@ -86,7 +89,7 @@ def test_all_of_loopback_is_one_place() -> None:
     assert made.standing("127.3.3.3", 2) == "replica"
 
 
-def test_a_broker_whose_name_means_loopback_here_is_admitted_from_elsewhere() -> None:
+def test_broker_named_loopback_here_is_admitted_from_elsewhere() -> None:
     """With an egress listener the peers' names lead to loopback on this machine, and not where they fetch from."""
     made = sources(b1="10.0.0.1", b2="127.0.1.2", b3="-")
     for _ in range(3):
@@ -146,7 +149,7 @@ async def test_brokers_names_are_resolved_and_what_was_known_stays(monkeypatch: 
     await resolver.close()
 
 
-async def test_brokers_offered_while_others_are_resolved_wait_for_the_next_poll(
+async def test_brokers_offered_while_resolving_wait_for_next_poll(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[Addresses] = []

@@ -32,7 +32,7 @@ async def held(relay: Relaying, client: Peer) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-async def test_fetch_is_planned_for_the_last_time_before_the_session_ends(version: int) -> None:
+async def test_fetch_is_planned_a_last_time_before_the_session_ends(version: int) -> None:
     async with relaying() as relay:
         client, broker = await authenticated(relay, 100, version)
         relay.throttle.decisions += [Hold(FAR), Hold(FAR), Answer(response(10))]
@@ -56,7 +56,7 @@ async def test_hold_ends_by_itself_before_the_session() -> None:
         assert [call[2] for call in relay.throttle.told("plan")] == [0.0, 3600.0]
 
 
-async def test_connection_whose_fetch_cannot_be_answered_is_closed_before_the_session_ends() -> None:
+async def test_unanswerable_fetch_is_closed_before_the_session_ends() -> None:
     async with relaying() as relay:
         client, broker = await authenticated(relay, 100)
         relay.throttle.decisions += [Hold(FAR), Hold(FAR)]
@@ -67,7 +67,8 @@ async def test_connection_whose_fetch_cannot_be_answered_is_closed_before_the_se
         await broker.expect_end()
 
 
-async def test_next_authentication_on_the_same_connection_begins_a_new_session() -> None:
+async def test_authenticating_again_begins_a_new_session() -> None:
+    """It is done over the same connection."""
     async with relaying() as relay:
         client, broker = await authenticated(relay, 100)
         relay.later += 90

@@ -56,7 +56,7 @@ async def test_scrapers_that_ask_at_once_get_one_rendering(cost: float) -> None:
     assert metrics.renderings == [""]
 
 
-async def test_a_rendering_is_fresh_for_nine_times_as_long_as_it_took_and_then_let_go() -> None:
+async def test_rendering_is_fresh_for_nine_times_its_cost_then_goes() -> None:
     metrics = Metrics(cost=1000.0)
     assert [await metrics.scrape() for _ in range(3)] == [text(0)] * 3
     (handle,) = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
@@ -74,13 +74,13 @@ async def test_a_rendering_that_took_little_is_not_kept() -> None:
         await asyncio.sleep(0)
 
 
-async def test_each_format_has_a_rendering_of_its_own_whatever_its_version() -> None:
+async def test_each_format_has_its_own_rendering_in_any_version() -> None:
     metrics = Metrics()
     accepted = ("", f"{OPENMETRICS}1.0.0", f"{OPENMETRICS}1.2.3", "text/plain;version=1.0.0")
     assert [await metrics.scrape(accept) for accept in accepted] == [text(0), text(1), text(1), text(0)]
 
 
-async def test_one_piece_is_written_in_a_turn_of_the_loop_however_many_read() -> None:
+async def test_one_piece_is_written_in_a_turn_however_many_read() -> None:
     metrics = Metrics()
     await metrics.scrape()
     written = [0]
@@ -109,7 +109,7 @@ async def test_a_rendering_that_fails_is_made_anew() -> None:
     assert await metrics.scrape() == text(1)
 
 
-async def test_the_slowest_are_cut_off_where_too_much_would_be_kept_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slowest_are_cut_off_where_too_much_would_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_UNREAD", 3 * len(text(0)))
     metrics = Metrics(cost=0.0)
     goes_on = asyncio.Event()
@@ -133,7 +133,7 @@ async def test_the_slowest_are_cut_off_where_too_much_would_be_kept_for_them(mon
     assert metrics.scrapes._written == []
 
 
-async def test_a_writing_that_does_not_end_at_once_is_cut_off_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_writing_that_does_not_end_at_once_is_cut_off_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_UNREAD", 0)
     metrics = Metrics(cost=0.0)
     stuck, cut, goes_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -158,7 +158,7 @@ async def test_a_writing_that_does_not_end_at_once_is_cut_off_only_once(monkeypa
             await slow
 
 
-async def test_a_scraper_that_gives_up_while_it_waits_takes_the_metrics_from_nobody() -> None:
+async def test_scraper_that_gives_up_takes_the_metrics_from_nobody() -> None:
     metrics = Metrics()
     first, second = (asyncio.create_task(metrics.scrape()) for _ in range(2))
     await asyncio.sleep(0)

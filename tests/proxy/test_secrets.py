@@ -89,9 +89,7 @@ def asked(port: int, method: str, path: str, token: str) -> str:
     return told
 
 
-def test_a_sidecar_tells_no_secret_in_its_log_its_answers_or_the_list_of_processes(
-    run: list[Process], planted: Planted
-) -> None:
+def test_sidecar_tells_no_secret_in_log_answers_or_processes(run: list[Process], planted: Planted) -> None:
     process = start(run, planted.config, planted.text())
     port = process.admin_port()
     pages = ("/", "/metrics", "/v1/status", "/v1/throttle", "/v1/limits", "/v1/history", "/v1/fleet", "/readyz", "/no")

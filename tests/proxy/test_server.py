@@ -116,7 +116,8 @@ RATE = '"leader.replication.throttled.rate"'
 
 @pytest.mark.long
 @pytest.mark.newest
-def test_server_reloads_on_sighup_refuses_a_bad_file_and_ends_on_sigterm(run: list[Process], tmp_path: Path) -> None:
+def test_server_reloads_on_sighup_and_ends_on_sigterm(run: list[Process], tmp_path: Path) -> None:
+    """It refuses a bad file, and keeps what is in force."""
     process = start(run, tmp_path / "weir.toml", text(f"{RATE} = 5"))
     assert "role=ingress side=leader" in process.until("event=listening")
     port = process.admin_port()
@@ -141,7 +142,7 @@ def test_server_reloads_on_sighup_refuses_a_bad_file_and_ends_on_sigterm(run: li
     assert "Traceback" not in "".join(process.lines)
 
 
-async def test_server_reload_that_meets_a_bug_is_counted_and_the_next_one_is_done(
+async def test_server_counts_a_reload_with_a_bug_and_does_the_next(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     loaded: list[Config | Exception] = [ZeroDivisionError("bug"), parse_config(text(f"{RATE} = 7"))]
@@ -179,7 +180,7 @@ def test_server_ends_on_sigint_with_status_0_and_logs_json(run: list[Process], t
 
 @pytest.mark.long
 @pytest.mark.newest
-def test_server_second_signal_cuts_the_drain_short_with_status_1(run: list[Process], tmp_path: Path) -> None:
+def test_server_second_signal_cuts_the_drain_short_status_1(run: list[Process], tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as upstream:
         port = upstream.getsockname()[1]
         content = text(more="[limits]\ndrain_seconds = 600").replace("127.0.0.1:1", f"127.0.0.1:{port}")
@@ -222,7 +223,7 @@ def test_server_event_loop_is_the_one_asked_for(monkeypatch: pytest.MonkeyPatch)
             assert type(loop).__module__.startswith("uvloop")
 
 
-def test_server_raises_the_soft_limit_of_open_files_to_the_hard_one() -> None:
+def test_server_raises_the_soft_limit_of_files_to_the_hard_one() -> None:
     """In a process of its own: a limit that was raised stays."""
     script = (
         "import resource; from weir.proxy.event_loop import raise_descriptor_limit as up;"

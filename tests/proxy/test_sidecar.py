@@ -179,7 +179,7 @@ async def test_sidecar_passes_bytes_and_counts_connections(broker: Broker) -> No
         assert await weir.metric('weir_build_info{version="1.2.3"}') == 1
 
 
-async def test_sidecar_address_that_is_taken_is_named_and_nothing_listens(broker: Broker) -> None:
+async def test_sidecar_names_a_taken_address_and_nothing_listens(broker: Broker) -> None:
     taken = f"127.0.0.1:{broker.port}"
     config = parse_config(
         f"""
@@ -202,7 +202,7 @@ async def test_sidecar_address_that_is_taken_is_named_and_nothing_listens(broker
         await asyncio.open_connection(address.host, address.port)
 
 
-async def test_sidecar_tells_what_http_hides_of_the_file_until_that_is_removed(broker: Broker) -> None:
+async def test_sidecar_tells_what_http_hides_of_the_file_until_gone(broker: Broker) -> None:
     throttle = ThrottleTable(leader_recovery_rate=5, leader_rate=6)
     async with running(msgspec.structs.replace(configured(broker), throttle=throttle)) as weir:
 
@@ -314,16 +314,17 @@ async def test_sidecar_throttle_changed_by_http_is_in_force_at_once(
         assert not leader.rules.is_throttled("orders", 0)
 
 
-async def test_sidecar_throttle_refused_by_http_leaves_the_one_in_force(broker: Broker) -> None:
+async def test_sidecar_throttle_refused_by_http_leaves_the_old_one(broker: Broker) -> None:
     async with running(configured(broker, throttle=f'"{LEADER_RATE}" = 5')) as weir:
         status, body = await weir.call("PATCH", "/v1/throttle", {LEADER_RATE: -7})
         assert (status, body["field"]) == (400, LEADER_RATE)
         assert weir.sidecar.sides[0].throttle.settings.rate == 5
 
 
-async def test_sidecar_reload_puts_in_force_what_needs_no_restart_and_names_the_rest(
+async def test_sidecar_reload_applies_what_it_can_and_names_the_rest(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Named is what needs a restart."""
     async with running(configured(broker, throttle=f'"{LEADER_RATE}" = 5')) as weir:
         await weir.call("PATCH", "/v1/throttle", {LEADER_RATE: 9})
         changed = configured(
@@ -364,9 +365,10 @@ async def test_sidecar_reload_puts_in_force_what_needs_no_restart_and_names_the_
         assert await weir.metric('weir_config_reloads_total{result="ok"}') == 1
 
 
-async def test_sidecar_reload_that_undoes_much_of_http_names_some_of_it(
+async def test_sidecar_reload_that_undoes_much_names_some_of_it(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """It undoes what was set over HTTP."""
     async with running(configured(broker)) as weir:
         await weir.call("PUT", "/v1/throttle", {"topics": {f"t{n:02}": {LEADER_REPLICAS: "*"} for n in range(12)}})
         weir.sidecar.reload(weir.sidecar.config)
@@ -421,7 +423,8 @@ async def test_sidecar_status_shows_both_sides(broker: Broker) -> None:
         link.close()
 
 
-async def test_sidecar_status_says_where_rates_come_from_and_who_holds_replicas_up(broker: Broker) -> None:
+async def test_sidecar_status_says_rates_sources_and_who_holds_up(broker: Broker) -> None:
+    """It says where rates come from, and who holds replicas up."""
     throttle = f'"{LEADER_RATE}" = 5\n[throttle.topics.orders]\n"{LEADER_REPLICAS}" = "*"'
     async with running(configured(broker, throttle=throttle)) as weir:
         lag = weir.sidecar.sides[0].throttle.lag
@@ -449,7 +452,7 @@ async def test_sidecar_status_says_where_rates_come_from_and_who_holds_replicas_
         assert "the quota has room (0 B/s of 8 B/s used)" in body["sides"]["leader"]["held_up_by"]["sentence"]
 
 
-async def test_status_counts_as_many_partitions_for_a_link_as_it_says_are_held(broker: Broker) -> None:
+async def test_status_counts_as_many_of_a_link_as_it_says_are_held(broker: Broker) -> None:
     """One is known to be behind; six are, too, and have no high watermark yet."""
     throttle = f'"{LEADER_RATE}" = 0\n[throttle.topics.orders]\n"{LEADER_REPLICAS}" = "*"'
     async with running(configured(broker, throttle=throttle)) as weir:
@@ -543,7 +546,7 @@ async def test_sidecar_names_of_throttled_topics_reach_both_throttles(
             assert (await weir.call("GET", "/v1/status"))[1]["topic_ids_unknown"] == 1
 
 
-async def test_sidecar_exports_to_its_last_moment_and_counts_the_samples(broker: Broker, tmp_path: Path) -> None:
+async def test_sidecar_exports_to_its_last_moment_and_counts_samples(broker: Broker, tmp_path: Path) -> None:
     config = configured(broker, f'[export]\ndirectory = "{tmp_path}"')
     sidecar = Sidecar(config, "1.2.3")
     await sidecar.start()

@@ -91,7 +91,7 @@ class Consumer:
         return False
 
 
-async def test_limits_begin_and_end_at_run_time_for_links_that_are_open() -> None:
+async def test_limits_begin_and_end_at_run_time_for_open_links() -> None:
     async with serving() as (sidecar, _):
         consumer, base = await Consumer.of(sidecar), f"http://{sidecar.admin_address}/v1/limits"
         for _ in range(5):
@@ -113,7 +113,7 @@ async def test_limits_begin_and_end_at_run_time_for_links_that_are_open() -> Non
             await consumer.fetch()
 
 
-async def test_the_file_s_limits_are_in_force_from_the_start_and_again_after_a_reload() -> None:
+async def test_file_limits_are_in_force_at_start_and_after_a_reload() -> None:
     async with serving(LIMIT.format(1)) as (sidecar, port):
         consumer = await Consumer.of(sidecar)
         await consumer.fetch()

@@ -76,7 +76,7 @@ async def test_throttle_merged_keeps_what_is_not_named(in_force: LayeredThrottle
     assert sources[f"topics.orders.{LEADER_REPLICAS}"] == "file"
 
 
-async def test_throttle_merged_does_not_read_topics_again_that_are_not_named(in_force: LayeredThrottle) -> None:
+async def test_throttle_merged_does_not_reread_topics_not_named(in_force: LayeredThrottle) -> None:
     """There may be thousands, and every connection waits meanwhile."""
     orders = in_force.table.topics["orders"]
     await in_force.merge({LEADER_RATE: 7, "topics": {"payments": {FOLLOWER_REPLICAS: "3:1"}}})
@@ -122,7 +122,7 @@ async def test_throttle_cleared_is_empty(in_force: LayeredThrottle, applied: App
         ({}, []),
     ],
 )
-async def test_throttle_loaded_from_the_file_undoes_what_http_did_and_names_it(
+async def test_throttle_loaded_from_file_undoes_http_and_names_it(
     in_force: LayeredThrottle, patch: dict[str, object], undone: list[str]
 ) -> None:
     await in_force.merge(patch)
@@ -157,7 +157,7 @@ async def test_throttle_as_it_is_shown_may_be_put_back(in_force: LayeredThrottle
     ],
 )
 @pytest.mark.parametrize("change", [LayeredThrottle.replace, LayeredThrottle.merge])
-async def test_throttle_bad_change_names_the_field_and_changes_nothing(
+async def test_throttle_bad_change_names_its_field_and_alters_nothing(
     in_force: LayeredThrottle, applied: Applied, change: object, body: object, field: str
 ) -> None:
     before = await in_force.as_plain()
@@ -173,11 +173,12 @@ def many_topics(prefix: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("change", [LayeredThrottle.replace, LayeredThrottle.merge])
-async def test_throttle_of_many_topics_is_read_while_others_run_and_put_in_force_at_once(
+async def test_throttle_of_many_topics_is_read_aside_and_set_at_once(
     in_force: LayeredThrottle,
     applied: Applied,
     change: Callable[[LayeredThrottle, object], Coroutine[None, None, None]],
 ) -> None:
+    """It is read while others run, and put in force at once."""
     changing = asyncio.create_task(change(in_force, many_topics("t")))
     turns = 0
     while not changing.done():
@@ -200,7 +201,7 @@ async def test_throttle_bad_topic_in_the_last_slice_changes_nothing(
     assert await shown(in_force) == FROM_FILE
 
 
-async def test_throttle_merged_keeps_what_another_change_set_while_it_was_read(in_force: LayeredThrottle) -> None:
+async def test_throttle_merged_keeps_what_was_set_while_it_was_read(in_force: LayeredThrottle) -> None:
     await asyncio.gather(
         in_force.merge(many_topics("a")),
         in_force.merge({LEADER_RATE: 7, "topics": {"orders": None}}),
@@ -250,7 +251,7 @@ async def test_throttle_with_a_lease_uncovers_the_file_when_it_ends(applied: App
     assert set(await layers(in_force)) == {"file"}
 
 
-async def test_throttle_with_a_lease_that_ended_an_hour_ago_ends_at_once(applied: Applied) -> None:
+async def test_throttle_of_a_lease_ended_an_hour_ago_ends_at_once(applied: Applied) -> None:
     """The process was stopped meanwhile: its timers come late."""
     clock = MovedClock(0.0)
     in_force = LayeredThrottle(parse_config(FULL).throttle, applied.append, clock)
@@ -284,7 +285,7 @@ async def test_throttle_put_with_a_lease_hides_all_until_it_ends(applied: Applie
         (3600, "lease"),
     ],
 )
-async def test_throttle_with_a_wrong_lease_is_refused_and_changes_nothing(
+async def test_throttle_wrong_lease_is_refused_and_changes_nothing(
     lease: object, field: str, in_force: LayeredThrottle, applied: Applied
 ) -> None:
     with pytest.raises(ConfigError) as refused:

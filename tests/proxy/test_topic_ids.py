@@ -15,7 +15,7 @@ from weir.proxy.config.address import Address
 from weir.proxy.config.load import parse_config
 
 
-async def test_resolver_names_throttled_topics_before_they_are_fetched(
+async def test_resolver_names_throttled_topics_before_any_fetch(
     naming_broker: MetadataBroker, watched: Watched
 ) -> None:
     watched.throttled = {"orders", "not-there"}
@@ -25,7 +25,7 @@ async def test_resolver_names_throttled_topics_before_they_are_fetched(
     assert watched.changes == 1
 
 
-async def test_resolver_polls_throttled_topics_and_sees_one_created_again(
+async def test_resolver_polls_throttled_topics_and_sees_recreation(
     naming_broker: MetadataBroker, watched: Watched
 ) -> None:
     await watched.asked_at(0)
@@ -40,7 +40,7 @@ async def test_resolver_polls_throttled_topics_and_sees_one_created_again(
     assert naming_broker.connections == 1
 
 
-async def test_resolver_learns_nothing_of_topics_without_an_id_or_with_an_error(
+async def test_resolver_learns_no_topic_without_an_id_or_with_error(
     naming_broker: MetadataBroker, watched: Watched
 ) -> None:
     watched.throttled = {"orders", "payments"}
@@ -52,7 +52,7 @@ async def test_resolver_learns_nothing_of_topics_without_an_id_or_with_an_error(
     assert watched.names.name_of(PAYMENTS) is None
 
 
-async def test_resolver_without_a_throttle_asks_nothing_until_an_id_is_wanted(
+async def test_resolver_without_a_throttle_asks_only_for_wanted_ids(
     naming_broker: MetadataBroker, watched: Watched
 ) -> None:
     watched.throttled = set()
@@ -77,7 +77,7 @@ async def test_resolver_asks_one_question_for_several_misses_at_once(
         assert watched.names.name_of(PAYMENTS) == b"payments"
 
 
-async def test_resolver_asks_again_for_what_is_missed_while_a_slow_broker_answers(
+async def test_resolver_asks_again_for_ids_missed_during_an_answer(
     naming_broker: MetadataBroker, watched: Watched
 ) -> None:
     watched.throttled = set()
@@ -112,7 +112,7 @@ async def test_resolver_woken_while_it_asks_asks_again(naming_broker: MetadataBr
         await until(lambda: watched.changes == 2)
 
 
-async def test_resolver_reports_an_id_that_the_cluster_does_not_know_and_asks_later_again(
+async def test_resolver_reports_an_unknown_id_and_asks_again_later(
     naming_broker: MetadataBroker, watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     watched.throttled = set()
@@ -130,7 +130,7 @@ async def test_resolver_reports_an_id_that_the_cluster_does_not_know_and_asks_la
     assert watched.names.unknown_count == 0
 
 
-async def test_resolver_asks_again_for_an_unknown_id_without_another_miss(
+async def test_resolver_asks_again_for_an_unknown_id_without_a_miss(
     naming_broker: MetadataBroker, watched: Watched
 ) -> None:
     watched.names.name_of(STRANGER)
@@ -162,7 +162,7 @@ async def test_resolver_asks_in_questions_of_bounded_size(
 
 
 @pytest.mark.parametrize("version", [10, 11])
-async def test_resolver_of_a_broker_that_cannot_be_asked_by_id_asks_for_all(
+async def test_resolver_asks_for_all_where_ids_cannot_be_asked_for(
     naming_broker: MetadataBroker, watched: Watched, version: int
 ) -> None:
     naming_broker.newest_metadata = version
@@ -178,7 +178,7 @@ async def test_resolver_of_a_broker_that_cannot_be_asked_by_id_asks_for_all(
     assert watched.names.name_of(STRANGER) is None  # not wanted: a cluster may have more topics than are kept
 
 
-async def test_resolver_of_a_broker_without_ids_asks_nothing_until_an_id_is_seen(
+async def test_resolver_of_a_broker_without_ids_waits_for_a_seen_id(
     naming_broker: MetadataBroker, watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     naming_broker.newest_metadata = 9
@@ -223,8 +223,6 @@ CLUSTER = '[cluster]\nbootstrap_servers = "127.0.0.1:9101,127.0.0.1:9102"\n'
         ("", "", [9202, 9203]),
     ],
 )
-def test_servers_are_the_bootstrap_servers_else_the_own_broker_else_the_peers(
-    ingress: str, cluster: str, ports: list[int]
-) -> None:
+def test_servers_are_bootstrap_ones_else_own_broker_else_peers(ingress: str, cluster: str, ports: list[int]) -> None:
     config = parse_config(ROUTES.format(ingress=ingress, cluster=cluster))
     assert metadata_servers(config) == tuple(Address("127.0.0.1", port) for port in ports)

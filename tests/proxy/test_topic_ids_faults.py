@@ -23,7 +23,7 @@ from weir.proxy.cluster.client import FIRST_RETRY_SECONDS
         (bytes.fromhex("0000000a 00000000 0000 00000001"), "1 elements cannot stand in 0 bytes"),
     ],
 )
-async def test_resolver_of_a_broker_that_answers_garbage_goes_on_and_recovers(
+async def test_resolver_goes_on_after_a_garbage_answer_and_recovers(
     naming_broker: MetadataBroker, watched: Watched, caplog: pytest.LogCaptureFixture, garbage: bytes, said: str
 ) -> None:
     caplog.set_level(logging.INFO, "weir")
@@ -53,7 +53,7 @@ async def test_resolver_with_nothing_to_ask_has_not_recovered(
 
 
 @pytest.mark.long
-async def test_resolver_gives_a_broker_that_does_not_answer_up_and_keeps_what_it_knows(
+async def test_resolver_gives_up_a_silent_broker_and_keeps_its_names(
     naming_broker: MetadataBroker,
     watched: Watched,
     caplog: pytest.LogCaptureFixture,
@@ -73,7 +73,7 @@ async def test_resolver_gives_a_broker_that_does_not_answer_up_and_keeps_what_it
     assert naming_broker.connections == 2  # on the first an answer might come late, to another question
 
 
-async def test_resolver_uses_a_new_connection_after_the_broker_closed_the_first(
+async def test_resolver_reconnects_after_the_broker_has_closed(
     naming_broker: MetadataBroker, watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     await watched.asked_at(0)
@@ -85,7 +85,7 @@ async def test_resolver_uses_a_new_connection_after_the_broker_closed_the_first(
     assert events(caplog) == []
 
 
-async def test_resolver_asks_the_next_server_when_one_fails_and_stays_with_it(
+async def test_resolver_asks_the_next_server_if_one_fails_and_stays(
     naming_broker: MetadataBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with metadata_broker(hangs_up=True) as bad:
@@ -98,7 +98,7 @@ async def test_resolver_asks_the_next_server_when_one_fails_and_stays_with_it(
 
 
 @pytest.mark.long
-async def test_resolver_asks_the_next_server_when_one_hangs_for_a_second(
+async def test_resolver_asks_the_next_server_if_one_hangs_a_second(
     naming_broker: MetadataBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """For as long as names are missing, more is throttled than is meant to be."""
@@ -130,7 +130,7 @@ async def test_servers_that_are_all_slow_are_waited_for(
     assert (hanging.connections, naming_broker.connections) == (2, 2)
 
 
-async def test_resolver_with_no_server_there_names_them_all_and_backs_off(caplog: pytest.LogCaptureFixture) -> None:
+async def test_resolver_with_no_server_names_them_all_and_backs_off(caplog: pytest.LogCaptureFixture) -> None:
     async with metadata_broker() as broker:
         gone = broker.address
     async with metadata_broker(hangs_up=True) as closes:
@@ -143,7 +143,8 @@ async def test_resolver_with_no_server_there_names_them_all_and_backs_off(caplog
     assert set(events(caplog)) == {"topic_ids_not_asked"}
 
 
-async def test_resolver_that_fails_while_no_id_is_wanted_asks_seldom_and_a_miss_ends_that() -> None:
+async def test_resolver_failing_with_no_id_wanted_asks_seldom() -> None:
+    """A miss ends that."""
     async with metadata_broker(hangs_up=True) as broker:
         watched = Watched(broker.address)
         assert await watched.retries(9) == [0.5, 1, 2, 4, 8, 16, 32, 60, 60]
@@ -153,7 +154,7 @@ async def test_resolver_that_fails_while_no_id_is_wanted_asks_seldom_and_a_miss_
         assert await watched.retries(2) == [5, 10]
 
 
-async def test_resolver_that_fails_is_not_busy_however_often_it_is_woken() -> None:
+async def test_resolver_that_fails_is_not_busy_however_often_woken() -> None:
     rounds = []
     async with metadata_broker(hangs_up=True) as broker:
         watched = Watched(broker.address)

@@ -28,7 +28,7 @@ class Line:
         return do
 
 
-async def test_a_turn_does_what_it_has_time_for_and_the_next_goes_on_in_order() -> None:
+async def test_turn_does_what_it_has_time_for_and_the_next_goes_on() -> None:
     line = Line(0.00025)
     for name in range(7):
         line.budget.add(line.work(name))
@@ -115,7 +115,7 @@ async def test_a_thousand_held_fetches_are_planned_a_few_in_each_turn() -> None:
     assert planned == [0, 1, 2, *range(4, 1000), 0, 1, 2]
 
 
-async def test_links_whose_times_come_at_once_are_planned_a_few_in_each_turn() -> None:
+async def test_links_due_at_once_are_planned_a_few_in_each_turn() -> None:
     clock, planned = MovedClock(), list[int]()
     held = HeldFetches(RelayStats("leader"), TurnBudget(0.00025, clock=clock))
     links = [Holder(name, clock, planned) for name in range(10)]

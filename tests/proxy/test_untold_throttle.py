@@ -63,7 +63,7 @@ def is_untold(throttle: Throttle) -> bool:
 
 @pytest.mark.long
 @pytest.mark.parametrize("hanging", [METADATA, CONFIGS])
-async def test_nothing_that_is_behind_passes_before_kafkas_throttle_was_read(
+async def test_nothing_behind_passes_before_kafkas_throttle_is_read(
     cluster: ThrottleCluster, hanging: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "QUESTION_TIMEOUT_SECONDS", 0.5)
@@ -82,7 +82,7 @@ async def test_nothing_that_is_behind_passes_before_kafkas_throttle_was_read(
         assert leader.rules.is_throttled("orders", 0)
 
 
-async def test_replication_goes_on_where_kafkas_throttle_cannot_be_read(
+async def test_replication_goes_on_if_kafkas_throttle_is_unreadable(
     cluster: ThrottleCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(table, "UNTOLD_SECONDS", 0.3)
@@ -96,7 +96,7 @@ async def test_replication_goes_on_where_kafkas_throttle_cannot_be_read(
     assert any("throttle_expired" in record.getMessage() for record in caplog.records)
 
 
-async def test_what_is_shown_meanwhile_cannot_be_sent_back_to_hold_for_good(cluster: ThrottleCluster) -> None:
+async def test_what_is_shown_meanwhile_cannot_be_set_for_good(cluster: ThrottleCluster) -> None:
     for broker in cluster.brokers.values():
         broker.silent = {METADATA}
     async with serving(cluster) as sidecar:
@@ -119,7 +119,7 @@ async def test_nothing_is_held_where_kafkas_throttle_is_not_followed(cluster: Th
         assert not any(one.rules.is_throttling for one in throttles(sidecar))
 
 
-def test_quota_of_each_follower_holds_before_the_brokers_are_known() -> None:
+def test_each_followers_quota_holds_before_brokers_are_known() -> None:
     text = FILE.format(broker="127.0.0.1:1", servers="127.0.0.1:1", follows="false")
     text += '[[throttle.quotas]]\nname = "in"\nside = "follower"\nrate = 1000\nkept_at = "leaders"\n'
     config = parse_config(text)

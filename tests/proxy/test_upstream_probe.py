@@ -89,7 +89,7 @@ async def test_probe_upstream_that_hangs_fails_in_time(monkeypatch: pytest.Monke
         released.set()
 
 
-async def test_probe_upstream_that_closes_without_an_answer_is_a_failure() -> None:
+async def test_probe_upstream_closing_without_an_answer_is_a_failure() -> None:
     async with upstream(closes) as served:
         assert await UpstreamProbe([served.address]).failures() == [
             f"upstream {served.address} closes connections without an answer"
@@ -127,7 +127,7 @@ async def test_probe_several_upstreams_names_those_that_fail() -> None:
 
 
 @pytest.mark.parametrize("name", ["localhost", "somebody.test"])
-async def test_probe_uses_the_keys_of_an_upstream_with_tls_and_says_why_it_cannot(tmp_path: Path, name: str) -> None:
+async def test_probe_uses_an_upstreams_tls_keys_or_says_why_not(tmp_path: Path, name: str) -> None:
     authority = Authority(tmp_path)
     files = KeyFiles(certificate=authority.issue("localhost").together, ca=authority.ca)
     server = load_server_keys(files, "required").context

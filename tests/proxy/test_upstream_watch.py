@@ -103,7 +103,7 @@ async def test_looks_go_on_after_one_that_failed(
     assert {record.msg for record in caplog.records} == {"upstream_look_failed"}
 
 
-async def test_upstream_that_another_route_uses_is_up_and_is_not_asked() -> None:
+async def test_upstream_that_another_route_uses_is_up_and_not_asked() -> None:
     async with relaying(peer=2) as relay:
         await relay.connect()
         await relay.until(lambda: relay.listener.links)

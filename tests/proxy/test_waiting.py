@@ -93,7 +93,7 @@ def waiting(tmp_path: Path) -> Iterator[Waiting]:
 CAPTURE = '[capture]\nport = 9092\n[cluster]\nbootstrap_servers = "127.0.0.1:1"\n'
 
 
-def test_a_sidecar_that_captures_tells_what_is_missing_until_it_is_there(
+def test_capturing_sidecar_tells_what_is_missing_until_there(
     waiting: Waiting, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     token = tmp_path / "token"

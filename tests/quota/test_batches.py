@@ -25,7 +25,7 @@ def test_unknown_sizes_ask_for_all_that_is_left() -> None:
     assert BatchSizes().cap_for(50_000, ASKED, BatchSizes()) == (50_000, False)
 
 
-def test_where_tails_are_taken_out_uneven_batches_fill_what_is_left() -> None:
+def test_uneven_batches_fill_the_rest_if_tails_are_taken_out() -> None:
     sizes = learned(seen(1000, 5000, 3000, 2000, next_size=4000))
     assert sizes.cap_for(20_000, ASKED, BatchSizes(), takes_out=True) == (20_000, True)
     assert sizes.cap_for(3_000, ASKED, BatchSizes(), takes_out=True) == (4_000, True)
@@ -41,7 +41,8 @@ def test_even_batch_larger_than_what_is_left_is_one_batch() -> None:
     assert learned(seen(1000, 1000, 1000, 1000)).cap_for(10, ASKED, BatchSizes()) == (1000, True)
 
 
-def test_sizes_of_the_topics_other_partitions_serve_while_nothing_is_known() -> None:
+def test_other_partitions_sizes_serve_while_nothing_is_known() -> None:
+    """They are partitions of the same topic."""
     others = learned(seen(1000, 1000, 1000, 1000))
     assert BatchSizes().cap_for(2500, ASKED, others) == (2000, True)
 
@@ -50,7 +51,8 @@ def test_few_batches_conclude_nothing() -> None:
     assert not learned(seen(1000, 1000, 1000)).is_even
 
 
-def test_uneven_batches_are_asked_for_one_by_one_with_the_head_of_the_next() -> None:
+def test_uneven_batches_are_asked_for_singly_and_a_head_more() -> None:
+    """The head of the next batch tells its size."""
     sizes = learned(seen(1000, 5000, 3000, 2000, next_size=4000))
     assert not sizes.is_even
     cap, is_sure = sizes.cap_for(20_000, ASKED, BatchSizes())
@@ -80,7 +82,8 @@ def test_barren_grants_widen_the_cap_until_data_comes() -> None:
     assert sizes.barren == 0
 
 
-def test_barren_grants_do_not_widen_the_cap_beyond_the_budget_but_have_to_be_first() -> None:
+def test_barren_grants_keep_to_the_budget_and_have_to_be_first() -> None:
+    """They do not widen the cap beyond the budget."""
     sizes = learned(seen(1000, 500, 700, 900))
     sizes.barren = 1
     assert sizes.cap_for(2000, 1 << 20, BatchSizes()) == (2000, False)
@@ -89,7 +92,7 @@ def test_barren_grants_do_not_widen_the_cap_beyond_the_budget_but_have_to_be_fir
     assert sizes.has_to_be_first
 
 
-def test_rest_of_a_partition_is_its_offsets_in_bytes_and_half_a_batch_more() -> None:
+def test_rest_of_a_partition_is_offset_bytes_and_half_a_batch() -> None:
     topic = ReplicaTopic(b"t", b"t", cast(AskedTopic, None), (), ())
     replica = ReplicaPartition(topic, 0, 90, ASKED, high_watermark=100)
     assert bytes_to_go(replica) == float("inf")

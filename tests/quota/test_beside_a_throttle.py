@@ -32,7 +32,7 @@ def conversation(settings: ThrottleSettings) -> tuple[Throttle, Conversation]:
         (ThrottleSettings(), False),
     ],
 )
-def test_catch_up_of_what_is_not_listed_counts_beside_a_throttle(settings: ThrottleSettings, is_counted: bool) -> None:
+def test_catch_up_of_what_is_unlisted_counts_beside_a_throttle(settings: ThrottleSettings, is_counted: bool) -> None:
     throttle, talk = conversation(settings)
     talk.run(2.0)
     assert (throttle.stats.catch_up_beside_throttle > 0) == is_counted
@@ -48,7 +48,7 @@ def test_records_of_replicas_in_sync_are_no_catch_up() -> None:
     assert throttle.stats.catch_up_beside_throttle == caught_up
 
 
-def test_replicas_behind_are_held_to_a_rate_as_long_as_they_fetch() -> None:
+def test_replicas_behind_are_held_to_a_rate_while_they_fetch() -> None:
     throttle, talk = conversation(ThrottleSettings(rate=BATCH, replicas={"t": ALL_REPLICAS}))
     talk.run(2.0)
     assert list(throttle.held_to_a_rate()) == [(b"t", 0, 2)]
@@ -69,7 +69,7 @@ def test_a_replica_with_two_connections_is_told_once() -> None:
 
 
 @pytest.mark.parametrize("observed", [(), (QuotaSettings("recovery", 1_000, Recovering(), is_observed=True),)])
-def test_what_is_listed_counts_as_throttled_before_there_is_a_rate(observed: tuple[QuotaSettings, ...]) -> None:
+def test_what_is_listed_counts_as_throttled_before_a_rate(observed: tuple[QuotaSettings, ...]) -> None:
     """As in Kafka, and whether another quota observes or not."""
     settings = ThrottleSettings(rate=None, replicas={"t": ALL_REPLICAS, "u": ALL_REPLICAS}, quotas=observed)
     throttle, talk = conversation(settings)

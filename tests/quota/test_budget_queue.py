@@ -95,7 +95,7 @@ def test_links_share_one_quota_fairly(round_trips: tuple[float, ...]) -> None:
     assert all(0.8 * fair <= size <= 1.2 * fair for size in received), received
 
 
-def test_urgent_links_are_ahead_of_all_others_and_of_each_other_in_their_order() -> None:
+def test_urgent_links_are_ahead_of_all_and_keep_their_order() -> None:
     clock = MovedClock()
     turns = BudgetQueue(clock)
     turns.wait("a", 10, clock.now + 1)
@@ -106,7 +106,7 @@ def test_urgent_links_are_ahead_of_all_others_and_of_each_other_in_their_order()
     assert turns.ahead_of("d") == 70
 
 
-def test_place_kept_while_shares_shrink_is_one_turn_behind_those_served() -> None:
+def test_place_kept_as_shares_shrink_is_one_turn_behind_served() -> None:
     """A replica that had a large share while nobody waited would wait for many rounds of small ones."""
     clock = MovedClock()
     turns = BudgetQueue(clock)
@@ -122,7 +122,7 @@ def test_place_kept_while_shares_shrink_is_one_turn_behind_those_served() -> Non
     assert [turns.ahead_of(link) for link in ("early", "late")] == [10, 30]
 
 
-def test_many_claims_of_one_replica_are_not_moved_ahead_when_shares_shrink() -> None:
+def test_many_claims_of_a_replica_stay_back_as_shares_shrink() -> None:
     clock = MovedClock()
     turns = BudgetQueue(clock)
     for link in "abc":
@@ -133,7 +133,7 @@ def test_many_claims_of_one_replica_are_not_moved_ahead_when_shares_shrink() -> 
     assert turns.ahead_of("honest") <= 10
 
 
-def test_turn_that_another_took_first_costs_the_one_passed_over_nothing() -> None:
+def test_turn_another_took_first_costs_the_passed_over_nothing() -> None:
     clock = MovedClock()
     turns = BudgetQueue(clock)
     for link in ("other", "first"):
@@ -192,7 +192,8 @@ def test_without_a_line_any_link_may_be_next() -> None:
     assert throttle.next_in_line() is None
 
 
-def test_what_is_ahead_is_told_anew_when_a_claim_lapses_comes_back_or_changes() -> None:
+def test_what_is_ahead_is_told_anew_when_a_claim_changes() -> None:
+    """It is told anew when a claim lapses, comes back or changes."""
     clock = MovedClock()
     turns = BudgetQueue(clock)
     turns.wait("a", 10, clock.now + 1)
@@ -208,7 +209,7 @@ def test_what_is_ahead_is_told_anew_when_a_claim_lapses_comes_back_or_changes() 
     assert turns.ahead_of("c") == 10
 
 
-def test_places_of_one_replica_are_as_far_apart_as_what_its_turns_take() -> None:
+def test_one_replicas_places_are_as_far_apart_as_its_turns() -> None:
     """Large batches wait for a part of their credit only; twice that would be the next one's place."""
     clock = MovedClock()
     turns = BudgetQueue(clock)
@@ -221,7 +222,7 @@ def test_places_of_one_replica_are_as_far_apart_as_what_its_turns_take() -> None
     assert turns.first() == "a2"
 
 
-def test_below_v3_links_take_turns_whether_or_not_their_batches_are_known() -> None:
+def test_below_v3_links_take_turns_with_batches_known_or_not() -> None:
     """There a turn takes a partition's whole 1 MiB: small batches do not make it a short one."""
     clock = MovedClock()
     throttle = Throttle(

@@ -43,7 +43,7 @@ def received(
 
 @pytest.mark.long
 @pytest.mark.parametrize(("version", "backlog"), [(3, 30), (7, 30), (13, 60), (13, 150)])
-def test_move_beside_backlog_that_fills_every_answer_has_its_quota(version: int, backlog: int) -> None:
+def test_move_beside_backlog_in_every_answer_has_its_quota(version: int, backlog: int) -> None:
     rate, others = received(version, backlog, 5 * MB)
     unthrottled, _ = received(version, backlog, None)
     assert rate >= 0.9 * min(5 * MB, unthrottled)
@@ -52,7 +52,7 @@ def test_move_beside_backlog_that_fills_every_answer_has_its_quota(version: int,
 
 
 @pytest.mark.parametrize(("version", "backlog"), [(3, 8), (7, 8), (13, 30)])
-def test_move_that_small_answers_keep_below_its_quota_leaves_half_of_them_to_others(version: int, backlog: int) -> None:
+def test_move_in_small_answers_leaves_half_of_them_to_others(version: int, backlog: int) -> None:
     """Grants that stood in front each time would fill all of them: what is in sync would fall behind."""
     rate, others = received(version, backlog, 5 * MB, 100_000)
     total = sum(others) / SECONDS
@@ -78,7 +78,7 @@ def batches_of_moved(of: Conversation) -> dict[int, int]:
     return {partition: offset for (topic, partition), offset in of.follower.offsets.items() if topic == b"moved"}
 
 
-def test_partition_below_its_min_isr_stays_first_where_a_grant_found_no_room() -> None:
+def test_partition_below_min_isr_stays_first_without_room() -> None:
     """That its grant brought nothing says nothing of the partition, as backlog had filled the answer."""
     of = conversation(40, 2 * MB, response_max_bytes=3 * MB, round_trip=0.05)
     of.run(6.0)
@@ -93,7 +93,7 @@ def test_grants_stay_in_front_while_slow_answers_are_still_full() -> None:
     assert sum(batches_of_moved(of).values()) * 100_000 >= 0.08 * MB * 60
 
 
-def test_records_in_sync_beside_grants_in_front_where_only_the_first_partition_brings_anything() -> None:
+def test_in_sync_records_where_only_the_first_partition_comes() -> None:
     """A follower that asks for 1 byte of each gets one batch in all: a live record waited as long as grants led."""
     clock = MovedClock()
     logs = {(b"live", 0): Log([1_000] * 100), (b"moved", 0): Log([10_000] * 10_000)}

@@ -202,7 +202,7 @@ def lines_of(version: int) -> list[tuple[Line, int]]:
 
 
 @pytest.mark.parametrize(("version", "at_last_time"), [(3, True), (12, False)])
-def test_exception_at_any_line_lets_nothing_pass_and_leaves_nothing_reserved(version: int, at_last_time: bool) -> None:
+def test_exception_at_any_line_passes_and_reserves_nothing(version: int, at_last_time: bool) -> None:
     """Every eighth line at its first time, and those behind them at their last."""
     for line, count in lines_of(version)[at_last_time::8]:
         run = Run(version)
@@ -213,7 +213,7 @@ def test_exception_at_any_line_lets_nothing_pass_and_leaves_nothing_reserved(ver
 
 
 @pytest.mark.parametrize("version", [3, 12])
-def test_line_that_always_raises_lets_nothing_pass_and_keeps_nobody_in_sync_from_replicating(version: int) -> None:
+def test_raising_line_passes_nothing_and_stops_nobody_in_sync(version: int) -> None:
     """With every connection anew."""
     for line, _ in lines_of(version)[::40]:
         run = Run(version)

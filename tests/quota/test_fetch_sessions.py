@@ -140,7 +140,7 @@ def test_batches_larger_than_what_is_asked_for_keep_the_quota() -> None:
     "rates", [(5 * MB, 8 * MB), (8 * MB, 5 * MB), (5 * MB, 5 * MB), (None, 5 * MB), (5 * MB, None)]
 )
 @pytest.mark.parametrize("version", [7, 13])
-def test_two_hops_keep_to_the_lower_quota_and_send_no_full_fetch(
+def test_two_hops_keep_to_the_lower_quota_without_full_fetches(
     rates: tuple[int | None, int | None], version: int
 ) -> None:
     made = cluster(*rates, version=version)
@@ -217,7 +217,7 @@ def test_an_error_reaches_the_follower_of_a_busy_link_too(rates: tuple[int, ...]
 @pytest.mark.long
 @pytest.mark.parametrize("version", [7, 12, 17])
 @pytest.mark.parametrize("rates", [(5 * MB,), (5 * MB, 5 * MB)])
-def test_a_leader_that_evicts_the_session_does_not_disturb_the_follower(version: int, rates: tuple[int, ...]) -> None:
+def test_leader_evicting_a_session_does_not_disturb_followers(version: int, rates: tuple[int, ...]) -> None:
     made = cluster(*rates, version=version)
     for _ in range(5):
         made.follower.run(2)
@@ -229,7 +229,8 @@ def test_a_leader_that_evicts_the_session_does_not_disturb_the_follower(version:
     made.check()
 
 
-def test_a_leader_without_slots_gets_full_fetches_and_the_follower_none() -> None:
+def test_leader_without_slots_gets_full_fetches_from_weir() -> None:
+    """Its follower sends no full fetch but the first."""
     made = cluster(5 * MB, slots=0)
     start = made.clock.now
     made.follower.run(10)
@@ -263,7 +264,7 @@ def test_a_follower_that_begins_anew_gets_a_full_answer() -> None:
 
 
 @pytest.mark.parametrize(("is_own", "epoch", "error"), [(False, 1, 70), (True, 7, 71)])
-def test_a_session_that_is_not_there_is_refused_as_a_broker_does(is_own: bool, epoch: int, error: int) -> None:
+def test_session_that_is_not_there_is_refused_as_by_a_broker(is_own: bool, epoch: int, error: int) -> None:
     made = cluster(5 * MB)
     made.follower.run(1)
     made.follower.session_id, made.follower.epoch = made.follower.session_id if is_own else 99, epoch
@@ -325,7 +326,7 @@ def test_a_session_emptied_by_its_follower_is_closed() -> None:
     made.check()
 
 
-def test_a_throttle_set_later_takes_hold_of_sessions_that_began_before() -> None:
+def test_later_throttle_takes_hold_of_sessions_begun_before() -> None:
     made = cluster(None)
     made.follower.run(0.1)
     made.throttles[0].configure(ThrottleSettings(rate=MB, replicas={"t": ALL_REPLICAS}))
@@ -346,9 +347,7 @@ def test_a_throttle_set_later_takes_hold_of_sessions_that_began_before() -> None
 
 @pytest.mark.parametrize("rates", [(MB,), (MB, 2 * MB)])
 @pytest.mark.parametrize("version", [11, 13])
-def test_a_new_leader_epoch_of_a_partition_at_rest_does_not_turn_every_fetch_into_a_probe(
-    rates: tuple[int, ...], version: int
-) -> None:
+def test_new_leader_epoch_at_rest_makes_not_each_fetch_a_probe(rates: tuple[int, ...], version: int) -> None:
     """Its high watermark is the same, so the leader's session has nothing to tell of it."""
     made = cluster(*rates, version=version, in_sync=0)
     key: Key = next(iter(made.follower.offsets))
@@ -375,7 +374,7 @@ def test_a_new_leader_epoch_makes_the_high_watermark_unknown() -> None:
     made.check()
 
 
-def test_a_request_that_does_not_wait_for_its_answer_is_held_until_that_came() -> None:
+def test_request_ahead_of_an_answer_is_held_until_that_came() -> None:
     made = cluster(5 * MB)
     link = made.hops[0].link
     first = link.plan(made.follower.request())
@@ -420,7 +419,7 @@ def test_sessions_beyond_the_slots_are_not_opened() -> None:
     assert not made.follower.errors
 
 
-def test_no_batch_but_those_granted_comes_with_a_probe_that_goes_along() -> None:
+def test_only_granted_batches_come_with_a_probe_that_goes_along() -> None:
     settings = ThrottleSettings(rate=5 * MB, replicas={"t": ALL_REPLICAS}, order="round-robin")
     made = cluster(5 * MB, in_sync=0, settings=settings)
     made.follower.run(0.5)

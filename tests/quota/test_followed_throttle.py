@@ -52,7 +52,7 @@ def test_part_of_a_rate_is_kept_to_and_0_stays_0() -> None:
     assert in_force(followed) == {(LEADER_RATE,): 950, (FOLLOWER_RATE,): 0}
 
 
-def test_list_deleted_in_mid_move_keeps_the_replicas_of_that_move() -> None:
+def test_list_deleted_in_mid_move_keeps_that_moves_replicas() -> None:
     """As an operator does that reconciles topics: strimzi-kafka-operator #9972."""
     followed = FollowedThrottle()
     followed.take_lists({"orders": {LEADER_REPLICAS: listed("0:1,0:2,1:1"), FOLLOWER_REPLICAS: listed("0:4,1:4")}})
@@ -66,7 +66,8 @@ def test_list_deleted_in_mid_move_keeps_the_replicas_of_that_move() -> None:
     assert in_force(followed) == {}
 
 
-def test_list_of_every_replica_deleted_in_mid_move_keeps_all_replicas_of_that_move() -> None:
+def test_list_of_all_deleted_in_mid_move_keeps_all_of_the_move() -> None:
+    """A list of every replica (`*`) keeps all replicas of that move."""
     followed = FollowedThrottle()
     followed.take_moves(MOVES, 0.0)
     followed.take_lists({"orders": {LEADER_REPLICAS: ALL_REPLICAS}})
@@ -82,7 +83,7 @@ def test_move_that_never_had_a_list_is_not_throttled() -> None:
     assert in_force(followed) == {}
 
 
-def test_removed_rate_stays_until_nothing_was_moved_for_5_seconds() -> None:
+def test_removed_rate_stays_until_nothing_moved_for_5_seconds() -> None:
     followed = FollowedThrottle()
     followed.take_rates({LEADER_RATE: 1000}, 0.0)
     followed.take_moves(MOVES, 10.0)
@@ -96,7 +97,7 @@ def test_removed_rate_stays_until_nothing_was_moved_for_5_seconds() -> None:
     assert in_force(followed) == {}
 
 
-def test_rate_removed_between_two_batches_of_a_move_is_never_lost() -> None:
+def test_rate_removed_between_batches_of_a_move_is_never_lost() -> None:
     followed = FollowedThrottle()
     followed.take_rates({LEADER_RATE: 1000}, 0.0)
     for batch in range(3):
@@ -116,7 +117,7 @@ def test_rate_lowered_in_mid_move_is_in_force_at_once() -> None:
     assert in_force(followed) == {(LEADER_RATE,): 10}
 
 
-def test_what_is_in_force_is_made_anew_only_when_something_has_changed() -> None:
+def test_what_is_in_force_is_made_anew_only_after_a_change() -> None:
     """It is asked for each second, and may hold the lists of thousands of topics."""
     followed = FollowedThrottle()
 
@@ -191,7 +192,7 @@ def drawn_moves(keys: frozenset[tuple[str, int]]) -> dict[str, dict[int, Move]]:
 
 @pytest.mark.long
 @given(STEPS)
-def test_whatever_changes_what_is_told_holds_and_what_moves_keeps_what_it_had(
+def test_what_is_told_holds_and_what_moves_keeps_what_it_had(
     steps: list[Rate | Told | Moving | float],
 ) -> None:
     """The oracle keeps every pair that was listed while its partition moved, and drops it when the move ends."""

@@ -83,7 +83,7 @@ def test_what_is_behind_stays_out_and_what_is_in_sync_passes(version: int) -> No
 
 @pytest.mark.parametrize("version", [3, 12])
 @pytest.mark.parametrize("live", [True, False])
-def test_what_is_behind_is_asked_for_its_offsets_every_ten_seconds(version: int, live: bool) -> None:
+def test_what_is_behind_is_asked_for_offsets_every_10_seconds(version: int, live: bool) -> None:
     made = Spared(version, live=live)
     made.run(1.0)
     for log in made.leader.leader.logs.values():
@@ -96,7 +96,8 @@ def test_what_is_behind_is_asked_for_its_offsets_every_ten_seconds(version: int,
     assert made.run(5 * PROBE_SECONDS) <= 6 * BATCH
 
 
-def test_a_fetch_of_what_is_behind_alone_is_held_and_answered_without_anything_new() -> None:
+def test_fetch_of_only_what_is_behind_is_held_then_answered() -> None:
+    """The answer has nothing new."""
     made = Spared(12, live=False)
     made.follower.fetch()
     request = made.follower.request()

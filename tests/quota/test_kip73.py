@@ -41,7 +41,7 @@ def new_budget(
     return budget, budget.measured
 
 
-def test_quota_exceeded_then_time_passes_is_back_below_the_bound() -> None:
+def test_quota_exceeded_is_back_below_the_bound_as_time_passes() -> None:
     """ReplicationQuotaManagerTest.shouldExceedQuotaThenReturnBackBelowBoundAsTimePasses: 100 B/s, 10 samples of 1 s."""
     clock = MovedClock(0.0)
     budget, measured = new_budget(clock, 100, window_num=10, window_size_seconds=1)
@@ -90,7 +90,7 @@ def test_quota_of_zero_is_exceeded_before_anything_was_recorded() -> None:
     assert budget.offer().ready == clock() + 1.0
 
 
-def test_quota_of_zero_begins_the_samples_that_a_later_quota_finds() -> None:
+def test_quota_of_zero_begins_samples_that_a_later_quota_finds() -> None:
     clock = MovedClock(0.0)
     budget, measured = new_budget(clock, 0)
     assert budget.is_exceeded()
@@ -102,7 +102,7 @@ def test_quota_of_zero_begins_the_samples_that_a_later_quota_finds() -> None:
     assert budget.is_exceeded()
 
 
-def test_set_rate_changes_the_answer_at_once_and_keeps_what_was_recorded() -> None:
+def test_set_rate_changes_the_answer_and_keeps_the_record() -> None:
     budget, measured = new_budget(MovedClock(0.0), 100)
     measured.record(150)
     assert budget.is_exceeded()
@@ -126,7 +126,7 @@ def test_retry_at_within_the_limits_is_when_the_rate_is_back() -> None:
     assert not budget.is_exceeded()
 
 
-def test_retry_at_while_exceeded_is_a_tenth_to_a_whole_second_away() -> None:
+def test_retry_at_while_exceeded_is_a_tenth_to_a_second_away() -> None:
     clock = MovedClock(5.0)
     budget, measured = new_budget(clock, 100)
     measured.record(10_000)

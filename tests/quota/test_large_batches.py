@@ -14,7 +14,7 @@ MB = 1_000_000
 
 @pytest.mark.parametrize("version", [3, 6])
 @pytest.mark.parametrize("last", [100_000, 900_000])
-def test_partition_with_a_large_last_batch_catches_up_beside_live_records(version: int, last: int) -> None:
+def test_partition_with_a_large_last_batch_catches_up(version: int, last: int) -> None:
     """300 live records a second stand in front of it, so no answer of the leader brings more than its cap."""
     clock = MovedClock()
     logs = {(b"t", 0): Log([1_000] * 3_000 + [last]), (b"live", 0): Log([])}
@@ -62,7 +62,7 @@ def test_batches_that_fill_the_window_do_not_go_beyond_it(size: int) -> None:
 
 
 @pytest.mark.long
-def test_links_that_come_at_once_are_all_answered_at_once_and_have_nothing_above_the_quota() -> None:
+def test_links_at_once_are_answered_at_once_within_the_quota() -> None:
     """Each has to be asked who is in sync; the batch that the leader returns for it stays on the leader's machine."""
     clock = MovedClock()
     throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=MB, replicas={"t": ALL_REPLICAS}))
@@ -79,7 +79,7 @@ def test_links_that_come_at_once_are_all_answered_at_once_and_have_nothing_above
 
 
 @pytest.mark.parametrize("version", [3, 6])
-def test_a_batch_larger_than_its_grant_is_taken_out_and_its_size_is_known_from_then_on(version: int) -> None:
+def test_batch_above_its_grant_is_taken_out_and_its_size_known(version: int) -> None:
     clock = MovedClock()
     throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=MB, replicas={"t": ALL_REPLICAS}))
     logs = {(b"t", 0): Log([1_000] * 2_000 + [900_000] + [1_000] * 2_000)}
@@ -92,7 +92,7 @@ def test_a_batch_larger_than_its_grant_is_taken_out_and_its_size_is_known_from_t
 
 
 @pytest.mark.parametrize("version", [1, 3, 6])
-def test_at_a_quota_of_0_nothing_passes_and_true_answers_come_all_the_same(version: int) -> None:
+def test_at_a_quota_of_0_nothing_passes_but_true_answers_come(version: int) -> None:
     clock = MovedClock()
     throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=0, replicas={"t": ALL_REPLICAS}))
     leader = Leader({(b"t", 0): Log([900_000] * 100), (b"live", 0): Log([1_000] * 5)})
@@ -103,7 +103,7 @@ def test_at_a_quota_of_0_nothing_passes_and_true_answers_come_all_the_same(versi
     assert throttle.stats.offset_probes >= 7
 
 
-def test_partition_whose_batches_are_not_known_yet_loses_no_turns() -> None:
+def test_partition_of_unknown_batches_loses_no_turns() -> None:
     """Its first grant asks for one byte, and one batch comes: it had no more than that."""
     clock = MovedClock()
     throttle = Throttle(

@@ -78,7 +78,8 @@ def test_layers_may_be_merged_in_any_order(layers: list[Layer], shuffling: rando
 
 
 @given(stacks())
-def test_layers_what_expires_uncovers_what_is_below_as_if_it_had_never_been(layers: list[Layer]) -> None:
+def test_layers_what_expires_uncovers_what_is_below_unchanged(layers: list[Layer]) -> None:
+    """It is as if the entry had never been."""
     later = NOW + 1
     left = [
         Layer(layer.source, {path: entry for path, entry in layer.entries.items() if entry.lease.expires_at > later})
@@ -108,9 +109,7 @@ def test_layers_a_patch_in_two_halves_is_the_patch(layers: list[Layer], changes:
     stacks(),
     st.dictionaries(st.sampled_from(LEAVES), st.builds(Entry, st.none() | st.integers(0, 9), st.just(FOREVER))),
 )
-def test_layers_a_patch_on_top_does_what_it_says_and_nothing_else(
-    layers: list[Layer], changes: dict[Path, Entry]
-) -> None:
+def test_layers_a_patch_on_top_does_what_it_says_and_no_more(layers: list[Layer], changes: dict[Path, Entry]) -> None:
     *lower, top = layers
     before = merge(layers, NOW).values()
     patched = top.patched(changes, [at for layer in lower for at in layer.entries])
@@ -136,7 +135,7 @@ def test_layers_what_is_removed_and_not_there_leaves_nothing() -> None:
     }
 
 
-def test_layers_what_is_hidden_is_what_would_be_in_force_otherwise() -> None:
+def test_layers_hidden_is_what_would_be_in_force_otherwise() -> None:
     file = Layer("file", {RATE: Entry(1), ("other rate",): Entry(2), REPLICAS: Entry("*")})
     kafka = Layer("kafka", {RATE: Entry(3)})
     assert hidden_by("http", [file, kafka], NOW) == {}

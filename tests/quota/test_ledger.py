@@ -33,7 +33,7 @@ def test_credit_starts_empty_and_gathers_at_the_rate() -> None:
     assert ledger.credit() == pytest.approx(RATE * CREDIT_SECONDS, abs=1)
 
 
-def test_debt_of_an_oversized_batch_is_carried_until_it_is_paid_back() -> None:
+def test_debt_of_an_oversized_batch_stays_until_paid_back() -> None:
     clock = MovedClock()
     ledger = full_ledger(clock)
     ledger.reserve(100)
@@ -72,7 +72,7 @@ def test_refund_never_lifts_credit_above_the_most() -> None:
     assert ledger.reserved == 0
 
 
-def test_room_counts_what_is_reserved_and_what_the_last_second_sent() -> None:
+def test_room_counts_the_reserved_and_the_last_seconds_bytes() -> None:
     clock = MovedClock()
     ledger = full_ledger(clock)
     ledger.reserve(300)
@@ -98,7 +98,8 @@ def test_what_no_quota_could_stop_takes_room() -> None:
     assert ledger.room() == pytest.approx(1040 - 200, abs=1)
 
 
-def test_room_is_kept_for_what_a_slow_link_takes_next_up_to_half_of_the_window() -> None:
+def test_room_is_kept_for_a_slow_link_up_to_half_the_window() -> None:
+    """It is kept for what the link takes next."""
     ledger = full_ledger(MovedClock())
     account = Account(ledger, math.inf)
     account.reserve(900)
@@ -112,7 +113,7 @@ def test_room_is_kept_for_what_a_slow_link_takes_next_up_to_half_of_the_window()
     assert (ledger.due, ledger.reserved) == (0, 0)
 
 
-def test_of_credit_gathered_while_nobody_wanted_it_as_much_is_left_as_the_window_allows() -> None:
+def test_of_unwanted_credit_as_much_is_left_as_a_window_allows() -> None:
     clock = MovedClock()
     ledger = full_ledger(clock)
     assert ledger.credit() > 40
@@ -168,7 +169,7 @@ def test_rate_of_0_for_a_moment_takes_no_credit_and_earns_none() -> None:
 
 
 @pytest.mark.parametrize("rate", [RATE // 10, 10 * RATE, 0])
-def test_debt_of_a_batch_is_paid_at_the_new_rate_and_never_forgiven(rate: int) -> None:
+def test_debt_of_a_batch_is_paid_at_a_new_rate_never_forgiven(rate: int) -> None:
     ledger = full_ledger(MovedClock())
     settle(ledger, 0, 50 * RATE)
     owed = ledger.credit()
@@ -178,7 +179,7 @@ def test_debt_of_a_batch_is_paid_at_the_new_rate_and_never_forgiven(rate: int) -
     assert ledger.credit() == owed
 
 
-def test_exempt_bytes_owe_no_more_than_a_second_of_a_lowered_quota() -> None:
+def test_exempt_bytes_owe_a_second_of_a_lowered_quota_at_most() -> None:
     clock = MovedClock()
     ledger = full_ledger(clock)
     ledger.charge(50 * RATE)
@@ -190,7 +191,8 @@ def test_exempt_bytes_owe_no_more_than_a_second_of_a_lowered_quota() -> None:
 
 
 @pytest.mark.parametrize("times_quota", [10, 50])
-def test_burst_of_in_sync_bytes_leaves_nothing_behind_two_seconds_after_it_left_the_window(times_quota: int) -> None:
+def test_burst_in_sync_leaves_nothing_two_seconds_later(times_quota: int) -> None:
+    """A second after the burst has left the window, its room and credit are there again."""
     clock = MovedClock()
     ledger = full_ledger(clock)
     for _ in range(100):
@@ -224,7 +226,7 @@ def test_answer_that_never_came_counts_as_sent() -> None:
     assert not ledger.reserved
 
 
-def test_bytes_that_arrived_of_an_answer_are_taken_off_that_one_alone() -> None:
+def test_arrived_bytes_of_an_answer_are_taken_off_it_alone() -> None:
     """60 KB in sync arrive, the broker hangs, and what is reserved counts as sent: the next answer is whole."""
     clock = MovedClock()
     ledger, accounts = StrictLedger(clock, RATE), LinkAccounts()

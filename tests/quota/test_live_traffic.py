@@ -41,7 +41,7 @@ def largest(moved: list[tuple[float, int]], start: float) -> int:
     return max(size for at, size in moved if at > start)
 
 
-def test_answers_are_small_beside_live_records_and_the_quota_is_used_all_the_same() -> None:
+def test_answers_are_small_beside_live_records_at_full_quota() -> None:
     made = cluster(RATE)
     start = made.clock.now + EVEN_AFTER_SECONDS
     moved = run(made, EVEN_AFTER_SECONDS + 10, is_live=True)
@@ -49,7 +49,7 @@ def test_answers_are_small_beside_live_records_and_the_quota_is_used_all_the_sam
     assert 0.97 <= mean_rate(moved, start, made.clock.now) / RATE <= 1.01
 
 
-def test_answers_are_large_again_soon_after_the_last_live_record() -> None:
+def test_answers_are_large_again_soon_after_live_records_end() -> None:
     """What is moved is no live traffic itself."""
     made = cluster(RATE)
     run(made, 6.0, is_live=True)
@@ -90,14 +90,14 @@ def granting(talk: Conversation) -> list[tuple[FetchRequest, int]]:
     return [(request, size) for request, size in sizes if size > 1]
 
 
-def test_what_is_granted_waits_for_a_live_record_for_20_ms_at_most() -> None:
+def test_grants_wait_for_a_live_record_for_20_ms_at_most() -> None:
     talk = talk_beside_live_records(EVEN_AFTER_SECONDS + 3)
     for request, size in granting(talk)[-50:]:
         assert request.min_bytes == size + 1
         assert request.max_wait_ms == 20
 
 
-def test_what_is_granted_comes_at_once_where_it_fills_the_answer() -> None:
+def test_what_is_granted_comes_at_once_if_it_fills_the_answer() -> None:
     """With 20 ms for each answer of 4 batches a third of the quota would be used."""
     talk = talk_beside_live_records(3.0, response_max_bytes=4 * BATCH)
     full = {request.min_bytes for request, size in granting(talk) if size > 2 * BATCH}
@@ -109,7 +109,7 @@ def test_what_is_granted_comes_at_once_without_live_records() -> None:
     assert {request.min_bytes for request, _ in granting(talk)} == {1}
 
 
-def test_what_is_granted_comes_at_once_where_a_partition_may_have_less() -> None:
+def test_grant_comes_at_once_where_a_partition_may_have_less() -> None:
     """No live record would make up for the bytes that are not there."""
     batches = [BATCH] * 4000 + [100] * 4
     talk = talk_beside_live_records(EVEN_AFTER_SECONDS + 20, batches=batches)
@@ -132,7 +132,8 @@ def test_what_is_granted_late_comes_at_once() -> None:
     assert {request.min_bytes for request, _ in granting(talk)[-10:]} == {1}
 
 
-def test_live_records_wait_for_nothing_that_an_earlier_hop_granted_and_this_one_leaves_out() -> None:
+def test_live_records_do_not_wait_for_what_is_left_out_here() -> None:
+    """An earlier hop granted it, and this one leaves it out."""
     talk = talk_beside_live_records(EVEN_AFTER_SECONDS + 1)
     left_out = _until_left_out(talk.link, talk.follower.request())
     assert left_out.min_bytes == 1
@@ -159,14 +160,14 @@ def over_a_slow_link(carries: float, round_trip: float, *, is_live: bool = True)
     return max(sizes[10:])
 
 
-def test_what_gathers_while_grants_pass_does_not_make_the_next_ones_larger_beside_live_records() -> None:
+def test_grants_beside_live_records_do_not_grow_by_what_gathers() -> None:
     """Else they would grow until each takes 0.15 s to pass, here on a link that carries little more than the quota."""
     carries = 1.05 * RATE
     assert over_a_slow_link(carries, 0.004) <= 0.04 * carries + BATCH
     assert over_a_slow_link(carries, 0.004, is_live=False) > 2 * 0.04 * carries
 
 
-def test_what_gathers_until_a_distant_leader_answers_is_granted_beside_live_records_too() -> None:
+def test_distant_leaders_grants_grow_beside_live_records_too() -> None:
     """There TCP takes round trips for them: smaller answers would come hardly sooner."""
     assert over_a_slow_link(1.5 * RATE, 0.08) > 0.08 * RATE
 

@@ -50,9 +50,10 @@ def hold_at(talk: Conversation) -> Hold:
     return decision
 
 
-def test_a_link_far_back_in_line_keeps_its_claim_without_a_new_choice_of_grants(
+def test_link_far_back_keeps_its_claim_without_a_new_choice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A choice of grants looks at every partition."""
     *_, last = three_in_line()
     claim = line_of(last.link.throttle).claims[last.link]
     claimed = claim.size, claim.share
@@ -62,7 +63,8 @@ def test_a_link_far_back_in_line_keeps_its_claim_without_a_new_choice_of_grants(
     assert (claim.size, claim.share) == claimed
 
 
-def test_the_first_in_line_is_not_put_off_by_a_clock_that_goes_on_while_it_is_planned() -> None:
+def test_first_in_line_is_not_put_off_by_a_clock_that_goes_on() -> None:
+    """The clock goes on while it is planned."""
     clock = TickingClock()
     ledger, line = StrictLedger(clock, MB), BudgetQueue(clock)
     quota = StrictQuota("q", ledger, lambda *_: EVERY_PARTITION, SimpleRate(clock), line)

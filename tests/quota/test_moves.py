@@ -91,7 +91,7 @@ def moves_of(patch: pytest.MonkeyPatch, fetches: int) -> list[tuple[int, int]]:
     return found
 
 
-def test_a_fetch_is_read_planned_and_settled_with_few_moves_between_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fetch_takes_few_moves_between_files(monkeypatch: pytest.MonkeyPatch) -> None:
     first, *later = moves_of(monkeypatch, 30)
     assert max(way_in for way_in, _ in later) <= 55
     assert max(way_back for _, way_back in later) <= 28

@@ -88,7 +88,7 @@ def test_broker_that_is_back_soon_is_not_throttled(side: SideName, settings: Thr
     assert made.throttle.stats.offset_probes == probes
 
 
-def test_it_is_throttled_once_it_had_not_caught_up_for_as_long_as_leaders_wait() -> None:
+def test_it_is_throttled_once_behind_as_long_as_leaders_wait() -> None:
     made = Cluster()
     made.catch_up()
     assert is_passed(made.come_back(14.0))
@@ -108,7 +108,7 @@ def test_further_connections_prolong_nothing() -> None:
     assert not is_passed(made.come_back(2.0))
 
 
-def test_connection_that_breaks_before_its_first_answer_prolongs_nothing() -> None:
+def test_connection_broken_before_an_answer_prolongs_nothing() -> None:
     made = Cluster()
     made.catch_up()
     made.link.close()
@@ -118,7 +118,7 @@ def test_connection_that_breaks_before_its_first_answer_prolongs_nothing() -> No
     assert not is_passed(made.come_back(11.0))
 
 
-def test_broker_that_stood_still_on_its_connection_counts_from_its_last_fetch_on() -> None:
+def test_broker_that_stood_still_counts_from_its_last_fetch() -> None:
     made = Cluster()
     made.catch_up()
     made.write()
@@ -133,7 +133,7 @@ def test_broker_that_stood_still_on_its_connection_counts_from_its_last_fetch_on
 
 
 @pytest.mark.parametrize("offset", [0, 99])
-def test_replica_that_may_have_been_deleted_and_made_anew_is_throttled(offset: int) -> None:
+def test_replica_perhaps_deleted_and_made_anew_is_throttled(offset: int) -> None:
     made = Cluster()
     made.catch_up()
     assert not is_passed(made.come_back(1.0, offset=offset))
@@ -142,14 +142,14 @@ def test_replica_that_may_have_been_deleted_and_made_anew_is_throttled(offset: i
     assert not is_passed(made.come_back(1.0, offset=150))
 
 
-def test_replica_that_is_added_is_throttled_whatever_its_connection_does() -> None:
+def test_added_replica_is_throttled_whatever_connections_do() -> None:
     made = Cluster()
     made.follower.offsets[b"t", 0] = 0
     for offset in (0, 50, 80):
         assert not is_passed(made.come_back(1.0, offset=offset))
 
 
-def test_replica_that_the_cluster_moved_away_is_throttled_when_it_is_back() -> None:
+def test_replica_once_moved_away_is_throttled_when_it_is_back() -> None:
     made = Cluster()
     made.catch_up()
     for lag in made.throttle.lag.topics():
@@ -157,13 +157,13 @@ def test_replica_that_the_cluster_moved_away_is_throttled_when_it_is_back() -> N
     assert not is_passed(made.come_back(1.0))
 
 
-def test_sidecar_that_has_just_begun_throttles_what_it_cannot_tell() -> None:
+def test_sidecar_just_begun_throttles_what_it_cannot_tell() -> None:
     """Which replicas a leader waits for is in no metadata. A move must not pass whole after each start."""
     made = Cluster()
     assert not is_passed(made.come_back(1.0))
 
 
-def test_leader_epoch_that_begins_is_no_reason_to_ask_who_is_in_sync() -> None:
+def test_new_leader_epoch_is_no_reason_to_ask_who_is_in_sync() -> None:
     made = Cluster()
     made.catch_up()
     probes = made.throttle.stats.offset_probes
@@ -174,7 +174,7 @@ def test_leader_epoch_that_begins_is_no_reason_to_ask_who_is_in_sync() -> None:
     assert made.throttle.stats.offset_probes == probes
 
 
-def test_partition_that_was_refused_counts_from_its_last_answer_on() -> None:
+def test_refused_partition_counts_from_its_last_answer_on() -> None:
     made = Cluster()
     made.catch_up()
     made.log.error_code = NOT_LEADER_OR_FOLLOWER
@@ -186,7 +186,7 @@ def test_partition_that_was_refused_counts_from_its_last_answer_on() -> None:
 
 
 @pytest.mark.parametrize("is_new", [False, True])
-def test_follower_that_truncates_what_was_not_committed_is_in_sync(is_new: bool) -> None:
+def test_follower_truncating_the_uncommitted_is_in_sync(is_new: bool) -> None:
     """As after a leader has failed: the new one had less, but all that was committed."""
     made = Cluster()
     made.catch_up()

@@ -9,7 +9,7 @@ from weir.quota.throttled_replicas import ALL_REPLICAS
 NOT_LEADER_OR_FOLLOWER = 6
 
 
-def test_an_error_reaches_a_follower_that_leaves_partitions_out_itself_now_and_then() -> None:
+def test_error_reaches_a_follower_that_omits_partitions_itself() -> None:
     """Kafka's own throttle on the follower does so: the answers in between are true for the others only."""
     made = cluster(0, behind=2)
     made.follower.run(12)
@@ -27,7 +27,8 @@ def test_an_error_reaches_a_follower_that_leaves_partitions_out_itself_now_and_t
     made.check()
 
 
-def test_no_probe_is_asked_of_what_had_its_answers_until_it_fell_behind() -> None:
+def test_what_had_answers_until_it_fell_behind_needs_no_probe() -> None:
+    """The first probe comes when these answers are some seconds old."""
     made = cluster(5 * MB, behind=1, batches=400)
     throttle = made.throttles[0]
     made.follower.run(20)

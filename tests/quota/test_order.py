@@ -65,7 +65,7 @@ def seconds_to_in_sync(talk: Conversation, partitions: Sequence[int] | None = No
 @pytest.mark.long
 @pytest.mark.parametrize("policy", ["strict", "kip73"])
 @pytest.mark.parametrize("version", [2, 3])
-def test_mean_time_to_in_sync_falls_towards_half_of_round_robins(policy: Policy, version: int) -> None:
+def test_mean_time_to_in_sync_nears_half_of_round_robins(policy: Policy, version: int) -> None:
     rate = RATES[policy]
     urgent_first = conversation("urgent-first", policy, version, rate=rate)
     start = urgent_first.clock.now
@@ -80,7 +80,7 @@ def test_mean_time_to_in_sync_falls_towards_half_of_round_robins(policy: Policy,
 
 
 @pytest.mark.long
-def test_order_is_the_same_when_replicas_are_deleted_and_moved_in_again_over_one_connection() -> None:
+def test_order_is_the_same_when_replicas_are_moved_in_again() -> None:
     """What was learned of the last, smaller batches may not split the budget between two partitions at a time."""
     clock = MovedClock()
     batches = [195_600] * 20 + [113_000]
@@ -112,7 +112,7 @@ def test_shortest_comes_first_though_another_one_was_ahead() -> None:
     assert times[1] <= 1.3 * SIZE / RATE + RANK_SECONDS
 
 
-def test_the_longest_has_its_part_of_the_floor_and_does_not_starve() -> None:
+def test_longest_has_its_part_of_the_floor_and_does_not_starve() -> None:
     shorter = PARTITIONS - 1
     talk = conversation(sizes=[20 * BATCHES] + [BATCHES] * shorter)
     talk.run(2.0)  # until sizes are known
@@ -142,7 +142,7 @@ def test_a_partition_that_falls_below_min_isr_comes_first(policy: Policy) -> Non
     assert talk.clock.now - start <= 1.3 * left / rate
 
 
-def test_what_falls_behind_after_the_ranking_is_in_the_order_too() -> None:
+def test_what_falls_behind_after_the_ranking_is_in_order_too() -> None:
     talk = conversation()
     talk.run(0.2)
     queue = talk.link.partitions.queue
@@ -153,7 +153,7 @@ def test_what_falls_behind_after_the_ranking_is_in_the_order_too() -> None:
     assert last in set(queue.by_rank())
 
 
-def test_min_isr_that_changes_is_a_new_generation_and_one_that_stays_is_none() -> None:
+def test_only_a_changed_min_isr_is_a_new_generation() -> None:
     throttle = conversation().link.throttle
     generation = throttle.rules.generation
     throttle.set_under_min_isr(frozenset())
@@ -172,9 +172,7 @@ class SilentLog(Log):
 
 @pytest.mark.parametrize("below_min_isr", [False, True])
 @pytest.mark.parametrize(("version", "most"), [(2, 1.25), (3, 1.05)])
-def test_a_partition_that_brings_nothing_does_not_hold_up_the_others(
-    version: int, most: float, below_min_isr: bool
-) -> None:
+def test_partition_that_brings_nothing_holds_up_no_others(version: int, most: float, below_min_isr: bool) -> None:
     """With the fewest bytes to go it would come first again and again, and each grant is in vain."""
     without = seconds_to_in_sync(conversation(version=version, sizes=[BATCHES] * 5))
     talk = conversation(version=version, sizes=[BATCHES] * 5 + [BATCHES // 2])
@@ -229,20 +227,20 @@ def taken_by_each(logs: list[Log], *partitions: list[int]) -> list[int]:
     return [sum(size for at, size in follower.received if at > start + 2.0) for follower in followers]
 
 
-def test_a_link_with_a_partition_below_min_isr_goes_before_one_that_waited_longer() -> None:
+def test_link_below_min_isr_goes_before_one_that_waited_longer() -> None:
     """The urgent one gets all of the quota but the floor."""
     taken = taken_by_each([Log([BATCH] * 5000), Log([BATCH] * 5000)], [0], [1])
     assert 0.5 * FLOOR <= taken[0] / sum(taken) <= 1.5 * FLOOR
     assert taken[1] > 0.85 * RATE * 6.0
 
 
-def test_a_link_whose_partition_below_min_isr_brings_nothing_does_not_go_before_others() -> None:
+def test_link_below_min_isr_that_brings_nothing_is_not_ahead() -> None:
     taken = taken_by_each([Log([BATCH] * 5000), SilentLog([BATCH] * 5000), Log([BATCH] * 5000)], [0], [1, 2])
     assert min(taken) > 0.4 * sum(taken)
 
 
 @pytest.mark.long
-def test_grants_in_turn_keep_nothing_of_a_partition_that_is_long_gone() -> None:
+def test_grants_in_turn_keep_nothing_of_a_partition_long_gone() -> None:
     talk = conversation("round-robin", sizes=[BATCHES, BATCHES])
     talk.run(1)
     topics = list(talk.link.partitions.topics.values())

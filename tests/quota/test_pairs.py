@@ -17,7 +17,7 @@ BATCH = 10_300
 
 @pytest.mark.long
 @pytest.mark.parametrize(("version", "topics"), [(3, 200), (9, 600)])
-def test_hundreds_of_topics_that_move_have_their_quota_beside_unthrottled_backlog(version: int, topics: int) -> None:
+def test_hundreds_of_moving_topics_have_quota_beside_backlog(version: int, topics: int) -> None:
     clock, rate, seconds = MovedClock(), 5 * MB, 6.0
     names = [b"moved-%d" % number for number in range(topics)]
     backlog = {(b"backlog", number): Log([BATCH] * 30_000) for number in range(30)}
@@ -42,7 +42,7 @@ def test_hundreds_of_topics_that_move_have_their_quota_beside_unthrottled_backlo
 
 @pytest.mark.long
 @pytest.mark.parametrize(("version", "order"), [(6, "round-robin"), (12, "urgent-first")])
-def test_many_links_with_unlike_lists_and_two_hops_keep_the_promise(version: int, order: Order) -> None:
+def test_many_links_of_unlike_lists_and_two_hops_keep_promise(version: int, order: Order) -> None:
     """`python -m bench.promise --links 200` does the same with hundreds."""
     outcome = judge(many_links(50, version, order, most_exchanges=300))
     assert not outcome.violations

@@ -29,7 +29,7 @@ def full_fetches(version: int, *names: bytes) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("version", METADATA_TOPICS)
-def test_a_fetch_of_the_metadata_log_asks_for_0_bytes_and_has_records(version: int) -> None:
+def test_metadata_log_fetch_asks_for_0_bytes_and_has_records(version: int) -> None:
     """Kafka's Raft client sets no partition_max_bytes. Anybody else who asks for 0 bytes gets none."""
     entry = requested_partition(version, 0, 7, 0)
     for name, passing in ((METADATA_TOPICS[version], {Passing.ALL}), (b"0123456789abcdef", {Passing.NOTHING})):

@@ -56,7 +56,7 @@ def test_no_link_waits_while_both_its_ends_have_budget() -> None:
 
 
 @pytest.mark.parametrize("batch", [16_000, 200_000])
-def test_leaders_that_wait_for_nobody_are_not_asked_for_more_than_the_followers_quota(batch: int) -> None:
+def test_leaders_waiting_for_nobody_are_asked_within_the_quota(batch: int) -> None:
     """Nothing holds them up, so all that is asked for is set aside."""
     figures = play(Rebalance(batches=(batch,), leader_rates=TEN_MB))
     for one in figures.received.values():

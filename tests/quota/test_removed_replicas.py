@@ -87,7 +87,7 @@ class LeaderSide:
 
 
 @pytest.mark.parametrize("assignment", [MOVED_AWAY, DELETED, {1: led(FOLLOWER)}])
-def test_replica_that_is_gone_is_forgotten_before_it_counts_as_out_of_sync(assignment: Assignment) -> None:
+def test_gone_replica_is_forgotten_before_it_is_out_of_sync(assignment: Assignment) -> None:
     """Moved away; its topic deleted; and its partition alone, as in a topic that was made anew with fewer."""
     side = LeaderSide()
     side.closed((b"orders", 0), behind=3)
@@ -97,7 +97,7 @@ def test_replica_that_is_gone_is_forgotten_before_it_counts_as_out_of_sync(assig
     assert side.throttle.lag.sum_messages() == 0
 
 
-def test_replica_that_another_broker_leads_now_is_no_lag_of_this_one() -> None:
+def test_replica_led_by_another_broker_is_no_lag_of_this_one() -> None:
     """This broker was restarted, and leads nothing any more: its followers fetch elsewhere."""
     side = LeaderSide()
     side.closed((b"orders", 0))
@@ -113,7 +113,7 @@ def test_replica_on_the_followers_side_is_kept_whoever_leads_it() -> None:
     assert side.polled_for(30, orders={0: led(1, 2, 3, leader=1)}) == 1
 
 
-def test_replica_that_the_cluster_says_is_in_sync_has_no_lag_until_it_says_so_no_more() -> None:
+def test_replica_has_no_lag_while_the_cluster_has_it_in_sync() -> None:
     """Its fetches go another way than through this sidecar. In the ISR it was caught up 30 s before at the most."""
     side = LeaderSide()
     side.closed((b"orders", 0))
@@ -123,7 +123,7 @@ def test_replica_that_the_cluster_says_is_in_sync_has_no_lag_until_it_says_so_no
     assert (side.row.lag_seconds, side.row.stuck) == (70, True)
 
 
-def test_replica_that_died_is_over_the_limit_as_soon_as_it_leaves_the_isr() -> None:
+def test_dead_replica_is_over_the_limit_once_it_leaves_the_isr() -> None:
     side = LeaderSide()
     side.closed((b"orders", 0))
     side.polled_for(35, orders={0: led(1, FOLLOWER, in_sync=frozenset({1, FOLLOWER}))})
@@ -132,7 +132,7 @@ def test_replica_that_died_is_over_the_limit_as_soon_as_it_leaves_the_isr() -> N
     assert (side.row.lag_seconds, side.row.stuck) == (35, True)
 
 
-def test_replica_in_the_isr_of_throttled_topics_has_no_lag_at_once() -> None:
+def test_replica_in_a_throttled_topics_isr_has_no_lag_at_once() -> None:
     side = LeaderSide()
     side.closed((b"orders", 0))
     side.throttle.set_in_sync_replicas({(b"orders", 0): frozenset({1, FOLLOWER})})
@@ -144,7 +144,7 @@ def test_replica_in_the_isr_of_throttled_topics_has_no_lag_at_once() -> None:
 
 
 @pytest.mark.parametrize("error_code", [3, 6])
-def test_replica_that_is_refused_by_this_broker_is_forgotten_when_another_one_leads(error_code: int) -> None:
+def test_refused_replica_is_forgotten_when_another_leads(error_code: int) -> None:
     """It asks on, and has errors only."""
     side = LeaderSide()
     leader = Leader({(b"orders", 0): Log([100])})
@@ -159,7 +159,8 @@ def test_replica_that_is_refused_by_this_broker_is_forgotten_when_another_one_le
     assert side.rows == []
 
 
-def test_partition_that_one_connection_left_away_is_forgotten_where_it_was_moved_away() -> None:
+def test_partition_left_away_by_one_connection_is_forgotten() -> None:
+    """It was moved away; another partition of its topic stays."""
     side = LeaderSide()
     logs = {(b"orders", partition): Log([100]) for partition in range(2)}
     follower = Follower(dict.fromkeys(logs, 1), FOLLOWER)
@@ -172,7 +173,7 @@ def test_partition_that_one_connection_left_away_is_forgotten_where_it_was_moved
     assert side.rows == [(b"orders", 1, FOLLOWER)]
 
 
-def test_replica_that_is_assigned_is_kept_while_its_broker_is_down() -> None:
+def test_assigned_replica_is_kept_while_its_broker_is_down() -> None:
     side = LeaderSide()
     side.closed((b"orders", 0))
     assert side.polled_for(3000, orders=ON_BOTH) == 0
@@ -218,7 +219,8 @@ def test_replica_that_old_metadata_leaves_out_is_kept() -> None:
     assert len(side.rows) == 1
 
 
-def test_replica_that_fetches_between_two_answers_that_leave_it_out_is_kept() -> None:
+def test_replica_that_fetches_between_two_answers_is_kept() -> None:
+    """Both answers leave it out."""
     side = LeaderSide()
     side.closed((b"orders", 0))
     for _ in range(10):
@@ -228,7 +230,7 @@ def test_replica_that_fetches_between_two_answers_that_leave_it_out_is_kept() ->
     assert len(side.rows) == 1
 
 
-def test_replica_that_fetches_while_the_answer_is_on_its_way_is_kept() -> None:
+def test_replica_that_fetches_while_an_answer_comes_is_kept() -> None:
     side = LeaderSide()
     side.closed((b"orders", 0))
     side.polled_for(15, orders=MOVED_AWAY)
@@ -253,7 +255,7 @@ def test_replica_that_fetches_while_the_answer_is_taken_is_kept() -> None:
     assert side.rows == [(b"b", 0, FOLLOWER)]
 
 
-def test_replica_that_comes_back_has_its_row_with_its_first_answer() -> None:
+def test_returning_replica_has_its_row_with_its_first_answer() -> None:
     side = LeaderSide()
     side.closed((b"orders", 0))
     side.polled_for(60, orders=MOVED_AWAY)
@@ -263,7 +265,7 @@ def test_replica_that_comes_back_has_its_row_with_its_first_answer() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 12])
-def test_idle_replica_that_is_silent_on_an_open_connection_comes_back_with_its_next_fetch(version: int) -> None:
+def test_silent_idle_replica_is_back_with_its_next_fetch(version: int) -> None:
     """Kafka 4.1 keeps the connection when the last replica was moved away; and a broker may have hung."""
     side = LeaderSide()
     link = side.throttle.link(FOLLOWER)
@@ -283,7 +285,8 @@ def test_idle_replica_that_is_silent_on_an_open_connection_comes_back_with_its_n
     assert (side.row.lag_messages, side.row.lag_seconds, side.row.stuck) == (0, 0, False)
 
 
-def test_replica_that_was_forgotten_does_not_come_back_by_another_connection_of_its_topic() -> None:
+def test_forgotten_replica_is_not_back_by_another_connection() -> None:
+    """The other connection asks for another partition of its topic."""
     side = LeaderSide()
     link = side.fetched((b"orders", 0))
     side.polled_for(60, orders={0: led(1), 1: led(1, FOLLOWER)})
@@ -292,7 +295,7 @@ def test_replica_that_was_forgotten_does_not_come_back_by_another_connection_of_
     assert side.rows == [(b"orders", 1, FOLLOWER)]
 
 
-def test_partition_that_lags_alone_is_forgotten_beside_others_of_its_topic() -> None:
+def test_partition_lagging_alone_is_forgotten_beside_others() -> None:
     """A move that was cancelled, with a fetcher of its own: the topic is not silent, the partition lags for ever."""
     side = LeaderSide()
     side.fetched((b"orders", 0), behind=3)  # the connection is open
@@ -323,7 +326,7 @@ def test_partitions_of_a_topic_are_forgotten_one_by_one() -> None:
     assert side.rows == [(b"orders", 1, FOLLOWER), (b"payments", 0, FOLLOWER)]
 
 
-def test_bytes_of_a_topic_are_counted_on_after_its_replicas_were_forgotten() -> None:
+def test_topics_bytes_count_on_after_replicas_are_forgotten() -> None:
     """Prometheus may not have read the last of them yet; they go when the topic has been silent for an hour."""
     side = LeaderSide()
     side.closed((b"orders", 0))
@@ -342,7 +345,7 @@ def test_topics_are_asked_for_in_turn_where_they_are_many() -> None:
     assert asked == [[b"a", b"b"], [b"c", b"a"], [b"b", b"c"], [b"a", b"b"]]
 
 
-def test_topics_that_metadata_does_not_know_by_name_are_not_asked_for() -> None:
+def test_topics_unknown_by_name_to_metadata_are_not_asked_for() -> None:
     """The cluster's own log, and a topic whose id has no name (yet): both would count as deleted."""
     side = LeaderSide()
     side.closed((b"__cluster_metadata", 0))
@@ -365,7 +368,7 @@ def test_short_replica_lag_time_max_shortens_what_is_waited() -> None:
     assert forgotten == [0, 1, 0]
 
 
-def test_throttled_replica_that_is_gone_leaves_no_lag_for_its_move() -> None:
+def test_throttled_replica_that_is_gone_leaves_its_move_no_lag() -> None:
     """What WeirMoveStuck looks at: the messages behind, while a throttle is left in force."""
     side = LeaderSide(ThrottleSettings(rate=0, replicas={"orders": ALL_REPLICAS}))
     side.closed((b"orders", 0), behind=3)

@@ -94,7 +94,7 @@ def test_made_up_entries_carry_the_high_watermark_sent_last() -> None:
     assert (decision.expected.appended, decision.expected.appended_topics) == (made_up(3, 50), 1)
 
 
-def test_error_with_high_watermark_minus_one_is_not_made_up_later() -> None:
+def test_error_of_high_watermark_minus_1_is_not_made_up_later() -> None:
     talk = conversation(0, behind=1, in_sync=1)
     talk.clock.move(1)
     forward(talk.link, talk.follower.request())
@@ -114,7 +114,8 @@ def test_fetch_offset_that_went_back_forgets_the_high_watermark() -> None:
     assert decision.expected.appended == b""
 
 
-def test_partition_absent_from_a_request_is_still_known_to_be_behind_when_it_returns() -> None:
+def test_returning_partition_is_still_known_to_be_behind() -> None:
+    """It was absent from a request meanwhile."""
     talk = conversation(0, behind=1, in_sync=1)
     offset = talk.follower.offsets.pop((b"t", 0))
     decision = forward(talk.link, talk.follower.request())
@@ -126,7 +127,8 @@ def test_partition_absent_from_a_request_is_still_known_to_be_behind_when_it_ret
     assert decision.expected.appended_topics == 1
 
 
-def test_granted_partition_is_behind_the_unthrottled_ones_and_others_ride_along_with_no_bytes() -> None:
+def test_granted_partition_is_behind_unthrottled_ones() -> None:
+    """Others ride along with no bytes."""
     talk = conversation(5 * MB, behind=2)
     talk.leader.logs[b"u", 0] = Log([BATCH])
     talk.follower.offsets[b"u", 0] = 0
@@ -183,7 +185,7 @@ def test_rate_zero_lets_nothing_pass() -> None:
     assert not talk.follower.received
 
 
-def test_max_wait_is_shortened_to_the_next_grant_but_not_below_50_ms() -> None:
+def test_max_wait_is_cut_to_the_next_grant_but_not_below_50_ms() -> None:
     talk = conversation(MB, behind=1, in_sync=1)
     wait = forward(talk.link, talk.follower.request()).request.max_wait_ms
     assert 50 < wait < MAX_WAIT_MS
@@ -248,7 +250,7 @@ def test_first_second_is_not_twice_the_quota(rate: int) -> None:
     assert mean_rate(talk.follower.received, start, start + 1) <= 1.04 * rate + 16_000
 
 
-def test_debt_of_an_oversized_batch_is_paid_back_before_the_next_one() -> None:
+def test_debt_of_an_oversized_batch_is_paid_before_the_next() -> None:
     talk = long_conversation(100_000, 500_000)
     start = talk.clock.now
     talk.run(60)
@@ -266,7 +268,8 @@ def test_configure_wakes_a_request_that_is_held() -> None:
 
 
 @pytest.mark.parametrize("later", [None, 0, MB, 50 * MB])
-def test_configure_with_a_fetch_in_flight_takes_hold_and_leaves_nothing_reserved(later: int | None) -> None:
+def test_configure_with_a_fetch_in_flight_takes_hold(later: int | None) -> None:
+    """Nothing of that fetch stays reserved."""
     talk = conversation(5 * MB, behind=2)
     throttle = talk.link.throttle
     talk.clock.move(1)
@@ -301,7 +304,7 @@ def test_ends_of_partitions_are_granted_together() -> None:
     assert len(talk.follower.received) <= 15 * (clock.now - start)
 
 
-def test_move_that_begins_after_a_pause_keeps_to_the_quota_from_its_first_second() -> None:
+def test_move_after_a_pause_keeps_to_the_quota_at_once() -> None:
     """Credit that gathered while nothing was behind would come on top: only what a second may have is left of it."""
     talk = long_conversation(MB, 10_000)
     talk.clock.move(30)
@@ -311,7 +314,8 @@ def test_move_that_begins_after_a_pause_keeps_to_the_quota_from_its_first_second
 
 
 @pytest.mark.parametrize("rate", [MB, 5 * MB])
-def test_below_v3_the_mean_keeps_to_the_quota_though_partitions_are_taken_whole(rate: int) -> None:
+def test_below_v3_the_mean_keeps_to_the_quota(rate: int) -> None:
+    """It does though partitions are taken whole."""
     talk = long_conversation(rate, 10_000, version=2)
     start = talk.clock.now
     talk.run(8)
@@ -319,7 +323,7 @@ def test_below_v3_the_mean_keeps_to_the_quota_though_partitions_are_taken_whole(
     assert worst_second(talk.follower.received) <= 1.05 * rate + PARTITION_MAX_BYTES
 
 
-def test_replica_that_was_in_sync_and_goes_back_is_not_throttled_while_it_may_be_in_the_isr() -> None:
+def test_replica_going_back_passes_while_it_may_be_in_the_isr() -> None:
     """Old levels truncate to the follower's own high watermark when a leader epoch begins."""
     talk = conversation(0, behind=1, in_sync=1)
     talk.leader.logs[b"t", 1].batches.append(BATCH)
@@ -338,7 +342,7 @@ def test_replica_that_was_in_sync_and_goes_back_is_not_throttled_while_it_may_be
 
 
 @pytest.mark.parametrize("is_seen_absent", [True, False])
-def test_replica_that_was_in_sync_and_begins_anew_at_offset_0_is_throttled(is_seen_absent: bool) -> None:
+def test_replica_in_sync_that_begins_anew_at_0_is_throttled(is_seen_absent: bool) -> None:
     """It was deleted, and is moved here again: perhaps both while one fetch waited at the leader."""
     talk = conversation(0, behind=1, in_sync=1)
     talk.link.settle(talk.leader.answer(forward(talk.link, talk.follower.request()).request))
@@ -351,7 +355,7 @@ def test_replica_that_was_in_sync_and_begins_anew_at_offset_0_is_throttled(is_se
 
 
 @pytest.mark.parametrize("version", [8, 12])
-def test_full_fetch_that_is_wholly_left_out_is_answered_without_muting_its_follower(version: int) -> None:
+def test_full_fetch_wholly_left_out_is_answered_without_muting(version: int) -> None:
     """It has no session, so every answer has to be whole."""
     talk = conversation(0, version=version)
     request = talk.follower.request()
@@ -369,7 +373,7 @@ def test_full_fetch_that_is_wholly_left_out_is_answered_without_muting_its_follo
 
 @pytest.mark.parametrize("fetch_offset", [0, 20])
 @pytest.mark.parametrize("version", [3, 12])
-def test_replica_that_an_old_isr_lists_is_throttled_where_it_is_behind(version: int, fetch_offset: int) -> None:
+def test_replica_in_an_old_isr_is_throttled_where_it_is_behind(version: int, fetch_offset: int) -> None:
     """It has left the ISR since that was read, or was deleted and added again."""
     talk = conversation(MB, behind=3, known=False, version=version)
     talk.follower.offsets = dict.fromkeys(talk.follower.offsets, fetch_offset)

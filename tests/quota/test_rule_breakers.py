@@ -60,7 +60,7 @@ def honest(side: Throttle, clock: MovedClock, batches: int = 20_000) -> Conversa
 
 @pytest.mark.parametrize("version", [3, 12])
 @pytest.mark.parametrize("high_watermark", [-2, -(2**63), 2**63 - 1])
-def test_answer_with_an_impossible_high_watermark_lifts_no_quota(version: int, high_watermark: int) -> None:
+def test_answer_of_an_impossible_high_watermark_lifts_no_quota(version: int, high_watermark: int) -> None:
     clock = MovedClock()
     side = throttle(clock)
     logs = {(b"t", partition): Log([BATCH] * 20_000) for partition in range(4)}
@@ -77,7 +77,8 @@ def test_answer_with_an_impossible_high_watermark_lifts_no_quota(version: int, h
     assert sum(size for _, size in follower.received) >= 0.8 * 6.0 * MB
 
 
-def test_claims_of_peers_that_wait_for_days_and_never_come_back_keep_nobody_from_the_budget() -> None:
+def test_claims_of_peers_that_never_return_keep_nobody_waiting() -> None:
+    """They wait for days; others have the budget all the same."""
     clock = MovedClock()
     side = throttle(clock)
     talk = honest(side, clock)
@@ -99,7 +100,7 @@ def test_claims_of_peers_that_wait_for_days_and_never_come_back_keep_nobody_from
 
 
 @pytest.mark.parametrize("version", [3, 6])
-def test_replica_that_was_in_sync_and_goes_back_far_is_throttled(version: int) -> None:
+def test_replica_in_sync_that_goes_back_far_is_throttled(version: int) -> None:
     """Below 0.11 a replica goes back to its own high watermark, one fetch before: not to its beginning."""
     clock = MovedClock()
     side = throttle(clock)
@@ -117,7 +118,8 @@ def test_replica_that_was_in_sync_and_goes_back_far_is_throttled(version: int) -
     assert mean_rate(follower.received, start, clock.now) <= 1.02 * MB
 
 
-def test_replica_below_leader_epochs_that_goes_back_by_one_fetch_is_in_sync() -> None:
+def test_replica_without_leader_epochs_going_back_is_in_sync() -> None:
+    """Below leader epochs a follower may go back by one fetch."""
     clock = MovedClock()
     side = throttle(clock, rate=0)
     log = Log([BATCH] * 5)
@@ -139,7 +141,8 @@ def test_replica_below_leader_epochs_that_goes_back_by_one_fetch_is_in_sync() ->
     assert isinstance(link.plan(follower.request()), Hold)
 
 
-def test_twenty_connections_of_one_replica_have_no_more_than_one_of_another() -> None:
+def test_twenty_connections_of_a_replica_have_no_more_than_one() -> None:
+    """That one is another replica's."""
     clock = MovedClock()
     side = throttle(clock, rate=4 * MB)
     links = [side.link(9) for _ in range(20)] + [side.link(2)]
@@ -177,7 +180,7 @@ def take_turns(
             next_at[index], asked_at[index] = now + 0.004, -1.0
 
 
-def test_sessions_that_are_not_used_give_way_to_a_follower_that_needs_one() -> None:
+def test_unused_sessions_give_way_to_a_follower_in_need() -> None:
     clock = MovedClock()
     side = throttle(clock, session_slots=2)
     leader = Leader({(b"t", 0): Log([])})
@@ -200,7 +203,7 @@ def test_sessions_that_are_not_used_give_way_to_a_follower_that_needs_one() -> N
 
 
 @pytest.mark.parametrize("versions", [(3, 12), (12, 3), (7, 9), (9, 7), (0, 6), (5, 7)])
-def test_fetch_version_that_changes_within_a_connection_begins_anew(versions: tuple[int, int]) -> None:
+def test_fetch_version_changed_on_a_connection_begins_anew(versions: tuple[int, int]) -> None:
     clock = MovedClock()
     side = throttle(clock)
     link = side.link(2)
@@ -217,7 +220,7 @@ def test_fetch_version_that_changes_within_a_connection_begins_anew(versions: tu
     assert side.ledger.reserved == 0
 
 
-def test_incremental_fetch_of_another_version_is_told_to_begin_anew() -> None:
+def test_incremental_fetch_of_another_version_must_begin_anew() -> None:
     clock = MovedClock()
     side = throttle(clock)
     leader = Leader({(b"t", p): Log([BATCH] * 500) for p in range(3)})
@@ -247,7 +250,7 @@ def test_fetch_sent_before_the_answer_to_the_last_one_waits(version: int) -> Non
 
 @pytest.mark.long
 @pytest.mark.parametrize("version", [3, 6])
-def test_follower_that_asks_for_0_bytes_of_everything_keeps_to_the_quota(version: int) -> None:
+def test_follower_asking_for_0_bytes_keeps_to_the_quota(version: int) -> None:
     """A leader without a sidecar answers with a whole batch all the same."""
     clock = MovedClock()
     side = Throttle("follower", 2, clock, ThrottleSettings(rate=MB, replicas={"t": ALL_REPLICAS}))

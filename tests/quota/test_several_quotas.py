@@ -90,7 +90,7 @@ def received(
     st.sampled_from([MB // 2, 2 * MB]),
     st.sampled_from(["urgent-first", "round-robin"]),
 )
-def test_every_quota_holds_and_each_topic_is_stopped_by_one_that_is_full(
+def test_every_quota_holds_and_each_topic_is_stopped_by_one(
     version: int, limits: list[Limit], rate: int, order: str
 ) -> None:
     got = received(version, limits, rate, order)
@@ -124,7 +124,7 @@ def test_added_quota_of_kafkas_policy_holds_too() -> None:
 
 
 @pytest.mark.parametrize(("scope", "counts_in_sync"), [(Matching(), True), (Recovering(), False)])
-def test_bytes_in_sync_are_counted_in_the_quotas_that_count_them(scope: Scope, counts_in_sync: bool) -> None:
+def test_in_sync_bytes_are_counted_in_quotas_that_count_them(scope: Scope, counts_in_sync: bool) -> None:
     clock = MovedClock()
     quotas = (QuotaSettings("added", MB, scope),)
     throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=MB, replicas={"a": ALL_REPLICAS}, quotas=quotas))
@@ -177,9 +177,7 @@ def test_plan_without_a_commit_changes_nothing() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("order", ["round-robin", "urgent-first"])
 @pytest.mark.parametrize("version", [2, 3, 12])
-def test_a_partition_of_two_quotas_has_a_part_of_both_beside_others_of_one_quota_each(
-    order: Order, version: int
-) -> None:
+def test_partition_of_two_quotas_has_a_part_of_both(order: Order, version: int) -> None:
     """Each quota was used up by its own partitions whenever there was enough of it."""
     clock, seconds, batch = MovedClock(), 30.0, PARTITION_MAX_BYTES if version == 2 else 100_000
     quotas = (quota("wide", 5 * batch, (b"a", b"b")), quota("narrow", 2 * batch, (b"b", b"c")))

@@ -73,7 +73,7 @@ def test_rate_more_samples_than_kept_drops_the_oldest() -> None:
     assert rate.rate() == 1.0
 
 
-def test_record_at_the_window_s_end_in_float_seconds_begins_a_sample() -> None:
+def test_record_at_the_windows_float_end_begins_a_sample() -> None:
     """0.1 s ten times is 0.9999999999999999 s in floats; Kafka's milliseconds make it one window exactly."""
     clock = MovedClock(0.0)
     rate = SimpleRate(clock, samples=1, window_seconds=1.0)
@@ -205,7 +205,7 @@ def test_falls_to_asked_again_ends_at_a_rate_within_the_bound() -> None:
     assert rate.falls_to(400) == clock.now
 
 
-def test_falls_to_when_an_empty_sample_leaves_first_waits_for_one_with_bytes() -> None:
+def test_falls_to_waits_for_bytes_if_an_empty_sample_is_first() -> None:
     """The look at 0 s begins a sample that stays empty; when it leaves, at 10 s, nothing gets less."""
     clock = MovedClock(0.0)
     rate = SimpleRate(clock, samples=10)

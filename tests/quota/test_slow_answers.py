@@ -33,7 +33,7 @@ def test_one_link_with_slow_answers_has_most_of_the_quota(round_trip: float, lea
 
 
 @pytest.mark.long
-def test_a_replica_with_slow_answers_has_no_more_than_one_with_fast_ones() -> None:
+def test_replica_with_slow_answers_has_no_more_than_a_fast_one() -> None:
     """A fetch may be granted 0.9 s of quota there, and a turn counts 0.12 s. What others wait for is left to them."""
     clock, seconds = MovedClock(), 20.0
     throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS}))

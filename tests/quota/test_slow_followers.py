@@ -38,7 +38,7 @@ def asked(side: SideName = "leader") -> tuple[MovedClock, Throttle, ReplicaLink,
     return clock, throttle, talk.link, answer, fetch.reserved[throttle.ledger]
 
 
-def test_bytes_that_are_held_back_take_nothing_of_the_window_and_of_the_credit() -> None:
+def test_held_back_bytes_take_nothing_of_window_and_credit() -> None:
     ledger = StrictLedger(clock := MovedClock(), RATE)
     clock.move(0.2)
     ledger.want(is_waited_for=True)
@@ -69,7 +69,7 @@ def test_closing_counts_only_what_was_not_held_back() -> None:
     assert ledger.credit() == pytest.approx(credit)
 
 
-def test_an_answer_that_passes_in_parts_takes_as_much_as_one_that_passes_at_once() -> None:
+def test_answer_passing_in_parts_takes_as_much_as_one_at_once() -> None:
     """The relay may send 20 KB; when these have arrived, 20 KB more."""
     clock, throttle, link, answer, reserved = asked()
     ledger = throttle.ledger
@@ -91,7 +91,7 @@ def test_an_answer_that_passes_in_parts_takes_as_much_as_one_that_passes_at_once
     assert ledger.room() == pytest.approx(LIMIT, abs=1)
 
 
-def test_no_more_may_pass_than_the_window_has_room_for_unless_it_has_waited() -> None:
+def test_no_more_passes_than_window_room_unless_it_has_waited() -> None:
     _, throttle, link, _, _ = asked()
     ledger = throttle.ledger
     assert link.let_pass(0, 0, 8_000, 0.0) == 8_000
@@ -102,7 +102,8 @@ def test_no_more_may_pass_than_the_window_has_room_for_unless_it_has_waited() ->
     assert link.let_pass(0, 13_000, 20_000, 0.8) == LEAST_BYTES
 
 
-def test_very_many_links_that_hold_bytes_back_send_no_more_than_half_of_the_quota_without_room() -> None:
+def test_many_links_that_hold_back_send_half_the_quota_at_most() -> None:
+    """That is what they may send where the window has no room."""
     ledger = StrictLedger(MovedClock(), RATE)
     many = [LinkAccounts() for _ in range(500)]
     for one in many:
@@ -112,7 +113,7 @@ def test_very_many_links_that_hold_bytes_back_send_no_more_than_half_of_the_quot
 
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
-def test_an_answer_has_arrived_when_the_follower_asks_again_on_both_sides(side: SideName) -> None:
+def test_answer_has_arrived_when_the_follower_asks_again(side: SideName) -> None:
     """A broker that appends 0.1 s late has two answers in its next second, so both have to fit in one window."""
     clock, throttle, link, answer, _ = asked(side)
     ledger = throttle.ledger
@@ -127,7 +128,8 @@ def test_an_answer_has_arrived_when_the_follower_asks_again_on_both_sides(side: 
     assert ledger.room() == pytest.approx(LIMIT, abs=1)
 
 
-def test_what_has_arrived_of_an_answer_leaves_the_window_a_second_later_though_nobody_asks_again() -> None:
+def test_what_has_arrived_leaves_the_window_a_second_later() -> None:
+    """It does though nobody asks again."""
     clock, throttle, link, answer, _ = asked()
     ledger = throttle.ledger
     link.settle(answer)
@@ -139,7 +141,7 @@ def test_what_has_arrived_of_an_answer_leaves_the_window_a_second_later_though_n
     assert ledger.room() == pytest.approx(LIMIT - held + held // 2, abs=1)
 
 
-def test_a_follower_that_takes_a_little_all_the_time_is_not_stuck() -> None:
+def test_follower_that_always_takes_a_little_is_not_stuck() -> None:
     clock, throttle, link, answer, reserved = asked()
     for left in range(10, 0, -1):
         clock.move(STUCK_SECONDS / 4)
@@ -152,7 +154,7 @@ def test_a_follower_that_takes_a_little_all_the_time_is_not_stuck() -> None:
     assert throttle.ledger.reserved == 0
 
 
-def test_accounts_of_several_ledgers_give_what_all_have_room_for() -> None:
+def test_accounts_of_several_ledgers_give_what_all_have_room() -> None:
     clock = MovedClock()
     ledgers = [StrictLedger(clock, RATE), StrictLedger(clock, RATE // 10)]
     clock.move(0.2)
@@ -164,7 +166,7 @@ def test_accounts_of_several_ledgers_give_what_all_have_room_for() -> None:
     assert accounts.room() == pytest.approx(min(ledger.room() for ledger in ledgers), abs=1)
 
 
-def test_what_is_held_back_when_the_rate_becomes_0_trickles_at_most() -> None:
+def test_what_is_held_back_as_the_rate_becomes_0_only_trickles() -> None:
     """It was granted before, and a record in sync may be behind it."""
     _, throttle, link, _, _ = asked()
     assert link.let_pass(0, 0, 8_000, 0.0) == 8_000
@@ -173,7 +175,7 @@ def test_what_is_held_back_when_the_rate_becomes_0_trickles_at_most() -> None:
     assert link.let_pass(0, 0, 50_000, 0.8) == LEAST_BYTES
 
 
-def test_a_link_that_ends_sets_right_what_an_exception_has_left_of_bytes_held_back() -> None:
+def test_ending_link_corrects_what_an_exception_left_held_back() -> None:
     _, throttle, link, _, _ = asked()
     other = throttle.link(3)
     account = other.accounts._of(throttle.ledger)

@@ -86,7 +86,7 @@ def test_reassignment_rate_holds_for_what_is_added_alone(version: int, side: Sid
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
 @pytest.mark.parametrize("version", [3, 12])
-def test_recovery_rate_holds_for_all_that_is_behind_but_not_added(version: int, side: SideName) -> None:
+def test_recovery_rate_holds_for_what_is_behind_but_not_added(version: int, side: SideName) -> None:
     rates = Moving(QuotaSettings("recovery", RATE, Recovering()), version=version, side=side).rates()
     assert rates[b"behind"] == near(RATE)
     assert rates[b"added"] == UNBOUNDED
@@ -113,7 +113,7 @@ def test_replica_of_another_follower_is_not_what_is_added() -> None:
 
 @pytest.mark.parametrize("scope", [Recovering, Reassigned])
 @pytest.mark.parametrize("spares", [True, False])
-def test_partition_under_min_isr_is_spared_unless_told_otherwise(
+def test_under_min_isr_is_spared_unless_told_otherwise(
     scope: type[Recovering] | type[Reassigned], spares: bool
 ) -> None:
     topic = b"behind" if scope is Recovering else b"added"
@@ -152,7 +152,7 @@ def test_racks_that_are_not_known_yet_count_as_covered() -> None:
     assert min(moving.rates().values()) == UNBOUNDED
 
 
-def test_removed_quota_lets_everything_through_at_once_and_a_new_rate_holds_at_once() -> None:
+def test_removed_quota_frees_all_and_a_new_rate_holds_at_once() -> None:
     moving = Moving(QuotaSettings("recovery", RATE, Recovering()))
     moving.rates(2.0)
     moving.throttle.configure(ThrottleSettings(quotas=(QuotaSettings("recovery", 2 * RATE, Recovering()),)))
@@ -189,7 +189,7 @@ QUOTAS = st.lists(
     st.sampled_from([None, {(b"added", 0)}, {(b"behind", 0)}]),
     st.sampled_from(["strict", "kip73"]),
 )
-def test_any_quotas_together_hold_and_whatever_none_covers_is_free(
+def test_any_quotas_together_hold_and_what_none_covers_is_free(
     drawn: list[tuple[int, Scope, bool]],
     listed: int | None,
     version: int,
@@ -240,7 +240,7 @@ def covers(scope: Scope, topic: bytes, side: SideName, under: set[tuple[bytes, i
 
 @pytest.mark.parametrize("version", [3, 12])
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_observed_quota_holds_nothing_back_and_counts_what_it_would(version: int, is_whole: bool) -> None:
+def test_observed_quota_holds_nothing_and_counts_what_it_would(version: int, is_whole: bool) -> None:
     quota = QuotaSettings("recovery", RATE, Recovering(), is_observed=not is_whole)
     whole = ThrottleSettings(rate=0, replicas={"added": ALL_REPLICAS}, is_observed=True)
     moving = Moving(quota, version=version, others=whole if is_whole else None)
@@ -253,7 +253,7 @@ def test_observed_quota_holds_nothing_back_and_counts_what_it_would(version: int
     assert moving.throttle.quotas[1].measured.rate() > 2 * RATE
 
 
-def test_observed_quota_that_is_never_reached_would_leave_out_nothing() -> None:
+def test_observed_quota_never_reached_would_leave_out_nothing() -> None:
     moving = Moving(QuotaSettings("recovery", 1000 * MB * MB, Recovering(), is_observed=True))
     moving.rates()
     assert moving.throttle.stats.would_leave_out["recovery"] <= 1  # at the start there is no credit yet

@@ -43,7 +43,7 @@ def test_a_stranger_is_throttled() -> None:
 
 
 @pytest.mark.long
-def test_strangers_take_turns_as_one_however_many_ids_they_make_up() -> None:
+def test_strangers_take_turns_as_one_with_any_number_of_ids() -> None:
     clock = MovedClock()
     side = throttle(clock)
     broker = talk(side, clock, 2, is_stranger=False)
@@ -124,9 +124,10 @@ def test_quotas_cover_a_stranger_as_who_it_claims_to_be(
     assert (sum(size for _, size in stranger.follower.received) <= BATCH) == is_covered
 
 
-def test_of_all_strangers_together_no_more_partitions_are_kept_than_of_one_broker(
+def test_all_strangers_keep_no_more_partitions_than_one_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Partitions of all strangers together count as one broker's."""
     monkeypatch.setattr(replica_link, "MOST_PARTITIONS", 10)
     clock = MovedClock()
     side = throttle(clock)

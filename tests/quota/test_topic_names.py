@@ -70,7 +70,7 @@ def test_topic_created_again_has_its_name_under_both_ids(names: TopicNames) -> N
 
 
 @pytest.mark.parametrize("topic_id", [NO_ID, CLUSTER_METADATA_ID])
-def test_no_id_and_the_cluster_metadata_are_never_wanted_and_never_named(names: TopicNames, topic_id: bytes) -> None:
+def test_no_id_and_the_metadata_log_are_never_wanted_or_named(names: TopicNames, topic_id: bytes) -> None:
     names.learn({topic_id: b"orders"})
     assert names.generation == 0
     assert names.name_of(topic_id) is None
@@ -107,7 +107,8 @@ def test_id_that_is_wanted_first_tells_when_to_ask_next(names: TopicNames, clock
     assert names.next_wanted_at() == math.inf
 
 
-def test_unknown_of_an_id_that_nobody_looked_up_or_that_has_a_name_changes_nothing(names: TopicNames) -> None:
+def test_unknown_id_named_or_not_looked_up_changes_nothing(names: TopicNames) -> None:
+    """A broker says that it does not know an id which has a name, or which nobody looked up."""
     names.learn({ORDERS: b"orders"})
     names.unknown([ORDERS, PAYMENTS])
     assert names.name_of(ORDERS) == b"orders"
@@ -127,7 +128,8 @@ def test_unknown_id_that_nobody_looks_up_any_more_is_forgotten(names: TopicNames
     assert names.wanted() == [ORDERS, PAYMENTS]
 
 
-def test_more_names_than_are_kept_drop_the_one_not_looked_up_for_longest(clock: MovedClock) -> None:
+def test_more_names_than_kept_drop_the_least_recent(clock: MovedClock) -> None:
+    """Dropped is the one that was not looked up for longest."""
     names = TopicNames(clock, max_ids=2)
     names.learn({ORDERS: b"orders", PAYMENTS: b"payments"})
     names.name_of(ORDERS)
@@ -148,7 +150,8 @@ def test_names_that_answers_show_again_and_again_are_kept(clock: MovedClock) -> 
     assert names.name_of(ORDERS_AGAIN) is None
 
 
-def test_more_unknown_ids_than_are_kept_drop_the_one_not_looked_up_for_longest(clock: MovedClock) -> None:
+def test_more_unknown_ids_than_kept_drop_the_least_recent(clock: MovedClock) -> None:
+    """Dropped is the one that was not looked up for longest."""
     names = TopicNames(clock, max_ids=2)
     for topic_id in (ORDERS, PAYMENTS, ORDERS, ORDERS_AGAIN):
         names.name_of(topic_id)

@@ -60,7 +60,7 @@ def test_lower_quota_rules_and_nothing_spins(leader_rate: int | None, follower_r
 @pytest.mark.long
 @pytest.mark.parametrize("version", [3, 12])
 @pytest.mark.parametrize("slow_partitions", [1, 3, 40])
-def test_low_quota_of_the_leader_does_not_hold_up_its_higher_one(version: int, slow_partitions: int) -> None:
+def test_leaders_low_quota_does_not_hold_up_its_higher_one(version: int, slow_partitions: int) -> None:
     """The leader has 20 KB/s for topic s and 2 MB/s for topic f, the follower 20 MB/s for both together."""
     clock = MovedClock()
     logs = {(b"f", 0): Log([BATCH] * 4000)} | {(b"s", one): Log([BATCH] * 4000) for one in range(slow_partitions)}
@@ -82,7 +82,7 @@ def test_partition_left_out_for_a_moment_keeps_its_batch_sizes() -> None:
     assert sum(size for _, size in talk.follower.received) / len(talk.follower.received) > 0.08 * MB
 
 
-def test_partition_that_returns_is_judged_by_the_high_watermark_that_it_was_told() -> None:
+def test_returning_partition_goes_by_the_high_watermark_told() -> None:
     """A probe for each return would bring a batch that no quota can stop."""
     side = throttle("leader", 0, MovedClock())
     link = side.link(2)
@@ -99,7 +99,8 @@ def test_partition_that_returns_is_judged_by_the_high_watermark_that_it_was_told
     assert side.stats.offset_probes == asked_before
 
 
-def test_partition_that_returns_from_an_earlier_offset_has_no_known_high_watermark() -> None:
+def test_return_from_an_earlier_offset_has_no_high_watermark() -> None:
+    """None is known for that offset, so the partition is probed again."""
     clock = MovedClock()
     side = throttle("leader", 0, clock)
     link = side.link(2)
@@ -149,7 +150,7 @@ def test_lag_is_no_longer_for_what_another_hop_leaves_out() -> None:
     assert not any(row.stuck for row in rows)
 
 
-def test_partition_absent_for_long_is_remembered_by_its_lag_alone() -> None:
+def test_long_absent_partition_is_remembered_by_lag_alone() -> None:
     clock = MovedClock()
     side = throttle("leader", 0, clock)
     link = side.link(2)
@@ -166,7 +167,7 @@ def test_partition_absent_for_long_is_remembered_by_its_lag_alone() -> None:
     assert [row.lag_seconds for row in side.lag.rows() if row.topic == b"t"] == [ABSENT_SECONDS]
 
 
-def test_no_more_absent_partitions_are_remembered_than_one_request_had() -> None:
+def test_no_more_absent_partitions_are_kept_than_a_request_had() -> None:
     clock = MovedClock()
     link = throttle("leader", MB, clock).link(2)
     for first in range(0, 1000, 10):
@@ -178,7 +179,7 @@ def test_no_more_absent_partitions_are_remembered_than_one_request_had() -> None
     assert len(topic.absent) <= 10
 
 
-def test_partition_that_returns_is_granted_where_the_quota_has_room() -> None:
+def test_returning_partition_is_granted_where_quota_has_room() -> None:
     """Each time that the hop before has left everything out."""
     clock = MovedClock()
     side = throttle("leader", MB, clock)
@@ -203,7 +204,7 @@ def test_partition_that_returns_is_granted_where_the_quota_has_room() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("version", [3, 6])
 @pytest.mark.parametrize("leader_rate", [0, MB])
-def test_leader_quota_is_not_passed_by_what_returns_from_the_hop_before(leader_rate: int, version: int) -> None:
+def test_leader_quota_is_not_passed_by_returns_from_a_hop(leader_rate: int, version: int) -> None:
     """The follower's sidecar leaves out and brings back again; each return may not be a probe with a batch."""
     talk = two_hops(leader_rate, 5 * MB, batch=900_000)
     talk.follower.version = version
@@ -216,7 +217,8 @@ def test_leader_quota_is_not_passed_by_what_returns_from_the_hop_before(leader_r
 
 
 @pytest.mark.parametrize("is_live", [False, True])
-def test_partitions_share_what_the_follower_has_where_no_record_in_sync_passes(is_live: bool) -> None:
+def test_without_live_records_partitions_share_all_there_is(is_live: bool) -> None:
+    """Where no record in sync passes, each asks for all that the follower has."""
     talk = two_hops(MB, 2 * MB)
     talk.run(5.0)
     if is_live:

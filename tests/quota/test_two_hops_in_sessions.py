@@ -42,7 +42,7 @@ def test_a_first_hop_that_gives_up_does_not_end_the_move() -> None:
 
 
 @pytest.mark.parametrize("partition", [0, 1])
-def test_an_error_behind_a_hop_at_rate_0_reaches_a_follower_that_fetches_in_turn(partition: int) -> None:
+def test_error_behind_a_hop_at_rate_0_reaches_the_follower(partition: int) -> None:
     """The first hop grants the two in turn and the second leaves both out: neither grant was an answer."""
     made = cluster(MB, 0, behind=2, in_sync=0)
     made.throttles[0].configure(ThrottleSettings(rate=MB, replicas={"t": ALL_REPLICAS}, order="round-robin"))
@@ -55,7 +55,7 @@ def test_an_error_behind_a_hop_at_rate_0_reaches_a_follower_that_fetches_in_turn
 
 
 @pytest.mark.parametrize("version", [7, 12])
-def test_what_a_first_hop_asks_for_with_0_bytes_returns_nothing_in_front_of_its_grant(version: int) -> None:
+def test_first_hops_0_bytes_bring_nothing_before_its_grant(version: int) -> None:
     """The second hop holds back neither. It had not told the leader that the first one asks for both no more."""
     listed = ThrottleSettings(rate=0, replicas={"t": ThrottledReplicas.parse("2:1")})
     made = cluster(0, behind=3, in_sync=0, version=version, settings=listed)

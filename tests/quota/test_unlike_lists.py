@@ -56,16 +56,15 @@ def received(version: int, order: Order, seconds: float, *, partitions: int, bat
 @pytest.mark.long
 @pytest.mark.parametrize("order", ["urgent-first", "round-robin"])
 @pytest.mark.parametrize("version", [3, 7, 13])
-def test_partition_throttled_on_both_sides_has_its_turn_beside_more_that_the_leader_throttles(
-    version: int, order: Order
-) -> None:
+def test_partition_throttled_on_both_sides_has_its_turn(version: int, order: Order) -> None:
+    """It has its turn beside more that the leader alone throttles."""
     rates = received(version, order, 6.0, partitions=3, batches=9_000)
     assert rates[b"both"] >= 0.6 * 2 * MB
     assert 0.95 * 4 * MB * 5 / 6 <= sum(rates.values()) <= 1.01 * 4 * MB
 
 
 @pytest.mark.parametrize("version", [4, 9])
-def test_what_the_follower_asks_for_without_bytes_stands_behind_what_is_granted(version: int) -> None:
+def test_what_is_asked_without_bytes_is_behind_what_is_granted(version: int) -> None:
     """In front of it would come a batch for which the follower's side has set nothing aside."""
     clock = MovedClock()
     logs = {(topic, 0): Log([BATCH] * 100) for topic in (b"both", b"follower-only")}

@@ -42,7 +42,7 @@ def received_in(made: Cluster, seconds: float) -> int:
     return sum(size for _, size in made.follower.received)
 
 
-def test_a_topic_that_was_made_a_moment_ago_is_throttled_from_its_first_fetch_on() -> None:
+def test_topic_just_made_is_throttled_from_its_first_fetch() -> None:
     made = unnamed(MB)
     throttle, start = made.throttles[0], made.clock.now
     made.follower.run(ANSWER_SECONDS / 2)
@@ -59,7 +59,7 @@ def test_a_topic_that_was_made_a_moment_ago_is_throttled_from_its_first_fetch_on
 
 
 @pytest.mark.parametrize("version", [7, 12, 13])
-def test_a_topic_whose_lists_were_never_told_is_throttled_until_they_are(version: int) -> None:
+def test_topic_of_untold_lists_is_throttled_until_told(version: int) -> None:
     """A server that has just started does not know it yet, and its move would pass whole."""
     made = cluster(MB, version=version, in_sync=0, settings=ThrottleSettings(rate=MB))
     rules, start = made.throttles[0].rules, made.clock.now
@@ -72,7 +72,7 @@ def test_a_topic_whose_lists_were_never_told_is_throttled_until_they_are(version
     made.check()
 
 
-def test_a_topic_that_turns_out_not_to_be_throttled_is_let_go_with_its_name() -> None:
+def test_unthrottled_topic_is_let_go_with_its_name() -> None:
     made = unnamed(MB)
     received_in(made, ANSWER_SECONDS)
     learn(made, b"other")
@@ -133,9 +133,10 @@ OTHERS = QuotaSettings("topics", MB, Matching(topics=("t*",)))
     ],
     ids=["lists", "all of one", "no rate", "pattern", "other peer", "peer", "other rack", "reassignment", "recovery"],
 )
-def test_an_unnamed_id_is_throttled_as_far_as_any_list_or_pattern_may_cover_it(
+def test_unnamed_id_is_throttled_as_far_as_any_list_may_cover(
     settings: ThrottleSettings, covered: frozenset[int]
 ) -> None:
+    """A pattern of a quota may cover it as well."""
     throttle = Throttle("leader", 1, MovedClock(), settings)
     throttle.rules.set_racks({2: "a"})
     throttle.rules.set_adding_replicas({b"x": {7: frozenset({2}), 9: frozenset({3})}, b"y": {8: frozenset({2, 4})}})
@@ -178,15 +179,14 @@ def test_what_the_cluster_has_not_told_counts_as_covered(scope: Scope, told: str
     ],
     ids=["no topics", "no rate", "cluster metadata", "cluster metadata, recovery", "cluster metadata, links"],
 )
-def test_an_id_is_not_throttled_where_nothing_else_is_nor_that_of_the_cluster(
-    settings: ThrottleSettings, topic_id: bytes
-) -> None:
+def test_id_is_free_where_all_is_and_so_is_the_clusters_own(settings: ThrottleSettings, topic_id: bytes) -> None:
+    """An id is not throttled where nothing else is, nor is that of the cluster's metadata log."""
     made = unnamed(MB, settings, topic_id)
     assert received_in(made, ANSWER_SECONDS) > UNBOUNDED
     assert set(made.throttles[0].stats.replication_bytes) == {(2, False)}
 
 
-def test_what_is_behind_of_an_id_is_shown_under_the_id_and_then_under_its_name() -> None:
+def test_what_is_behind_of_an_id_is_shown_by_id_then_by_name() -> None:
     """Else what the id was behind would be shown until it expires, long after its replica is in sync."""
     made = unnamed(MB)
     throttle = made.throttles[0]

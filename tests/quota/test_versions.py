@@ -55,7 +55,7 @@ def test_plan_alters_nothing_of_a_partition_but_its_max_bytes(version: int, rate
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_left_out_is_made_up_in_the_version_of_the_request(version: int) -> None:
+def test_what_is_left_out_is_made_up_in_the_requests_version(version: int) -> None:
     talk = conversation(version, 0)
     talk.exchange()
     decision = talk.exchange()

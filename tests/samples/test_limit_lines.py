@@ -35,7 +35,7 @@ class Sampled:
         return {line.client_id: line for line in limit_lines(cut_clients(self.clients), key)}
 
 
-def test_a_line_tells_of_an_interval_and_the_entry_that_allows_least() -> None:
+def test_line_tells_of_an_interval_and_the_strictest_entry() -> None:
     sampled = Sampled(rule("*", 5000), rule(SINK.format("*"), 1000, per="connector"))
     client = sampled.client(SINK.format(7))
     client.count(batches(300))

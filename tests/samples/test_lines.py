@@ -54,7 +54,7 @@ def logs_of(partitions: int, batches: int = 1_000) -> dict[tuple[bytes, int], Lo
     return {(TOPIC, partition): Log([BATCH] * batches) for partition in range(partitions)}
 
 
-def test_samples_add_up_to_what_the_follower_kept_and_the_metrics_show() -> None:
+def test_samples_add_up_to_what_was_kept_and_metrics_show() -> None:
     clock = MovedClock()
     throttle = make_throttle(clock)
     logs = logs_of(4) | {(b"other", 0): Log([BATCH] * 50)}
@@ -96,7 +96,8 @@ def test_sample_has_only_the_partitions_that_changed() -> None:
     assert of_kind(sample(throttle, clock), PartitionLine) == []
 
 
-def test_partition_left_out_is_counted_once_for_each_fetch_that_went_without_it() -> None:
+def test_partition_left_out_counts_once_for_each_fetch() -> None:
+    """Each is a fetch that went without it, or waited."""
     clock = MovedClock()
     throttle = make_throttle(clock)
     talk = converse(throttle, clock, logs_of(3))
@@ -148,7 +149,8 @@ def test_left_out_counts_outlive_their_link_and_what_it_forgets(end: Callable[[R
     assert (link.connections, link.partitions_behind) == (len(throttle.links), 0)
 
 
-def test_link_line_shows_connections_and_partitions_behind_though_nothing_moved() -> None:
+def test_link_line_shows_connections_and_partitions_behind() -> None:
+    """It does though nothing moved."""
     clock = MovedClock()
     throttle = make_throttle(clock, rate=0)
     talk = converse(throttle, clock, logs_of(3))
@@ -174,7 +176,7 @@ def test_partition_line_tells_how_far_behind_its_replica_is(side: SideName) -> N
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
-def test_follower_without_a_connection_keeps_a_line_until_it_is_back_or_forgotten(comes_back: bool) -> None:
+def test_follower_away_has_a_line_until_back_or_forgotten(comes_back: bool) -> None:
     clock = MovedClock()
     throttle = make_throttle(clock)
     talk = converse(throttle, clock, logs_of(1))
@@ -210,7 +212,7 @@ def test_topic_without_a_known_name_is_in_its_links_line_alone() -> None:
     assert (line.bytes_throttled, line.bytes_complete, line.bytes_cut) == (70, 60, 10)
 
 
-def test_records_of_a_topic_that_is_no_longer_asked_for_count_too() -> None:
+def test_records_of_a_topic_no_longer_asked_for_count_too() -> None:
     clock = MovedClock()
     throttle = make_throttle(clock)
     talk = converse(throttle, clock, {(b"other", 0): Log([BATCH])})
@@ -238,7 +240,8 @@ def test_quota_line_has_the_bytes_of_each_second_of_the_clock() -> None:
     assert (second.first_second, second.bytes_by_second) == (1003, (13,))
 
 
-def test_quota_changed_in_an_interval_has_a_line_for_each_rate_and_none_while_absent() -> None:
+def test_quota_changed_in_an_interval_has_a_line_for_each_rate() -> None:
+    """It has none for the time in which it is absent."""
     clock = MovedClock()
     throttle = make_throttle(clock)
     for rate in (RATE, None, 3):

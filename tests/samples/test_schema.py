@@ -171,7 +171,7 @@ NEWER = f'"schema":{SCHEMA_VERSION + 1},"min_reader"'
 
 
 @pytest.mark.parametrize("change", [("", ""), ('"peer":2,', "")])
-def test_line_that_only_newer_readers_understand_is_refused_as_such(change: tuple[str, str]) -> None:
+def test_line_only_newer_readers_understand_is_refused_as_such(change: tuple[str, str]) -> None:
     """Whether or not it would fit this one."""
     text = (
         LINES[0][0]

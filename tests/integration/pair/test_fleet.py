@@ -84,7 +84,7 @@ def test_fleet_throttle_is_set_on_every_sidecar(
     assert capsys.readouterr().out.count("7000000 bytes/s (7 MB/s)") >= 2
 
 
-def test_fleet_status_tells_all_else_when_a_broker_has_just_gone(
+def test_fleet_status_tells_all_else_when_a_broker_has_gone(
     pair: Cluster, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     pair.admin.set_native_throttle({1: {LEADER_RATE: MB}}, {})

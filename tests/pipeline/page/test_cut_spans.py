@@ -43,21 +43,23 @@ def test_quota_has_the_figures_of_the_minutes_in_the_range(past: Past) -> None:
     assert (found.bytes_left_out, accuracy.worst_1s, accuracy.reaching_out) == (200, 1.5, 0)
 
 
-def test_quota_that_passed_more_than_it_allows_in_the_range_left_nothing_out(past: Past) -> None:
+def test_quota_over_its_allowance_in_the_range_left_nothing_out(past: Past) -> None:
     of = quota(START, START + minutes(40))
     past.put(THROTTLE_ACCURACY, of)
     past.put(THROTTLE_MINUTES, quota_minute(of, FIRST, bytes_left_out=-500), quota_minute(of, FIRST + minutes(1)))
     assert [found.bytes_left_out for found in _read(past).accuracy.shown] == [0]
 
 
-def test_quota_whose_only_sample_in_the_range_belongs_to_a_later_minute_is_not_shown(past: Past) -> None:
+def test_quota_sampled_only_by_a_later_minute_is_not_shown(past: Past) -> None:
+    """Its only sample in the range belongs to a minute behind the range."""
     of = quota(LAST - timedelta(seconds=3), START + minutes(40))
     past.put(THROTTLE_ACCURACY, of)
     past.put(THROTTLE_MINUTES, quota_minute(of, LAST))
     assert _read(past).accuracy.count == 0
 
 
-def test_spans_of_tables_without_minutes_are_told_as_they_are_and_that_is_said(past: Past) -> None:
+def test_spans_without_minutes_are_told_whole_and_that_is_said(past: Past) -> None:
+    """Tables without minutes have whole spans alone."""
     past.put(THROTTLE_ACCURACY, quota(START, START + minutes(40), seconds_over=2266.0))
     past.put(THROTTLE_ACCURACY, quota(FIRST, LAST, 7))
     past.put(MOVES, move(7, START, START + minutes(40), 18_020_000), move(8, FIRST, LAST))
@@ -72,7 +74,7 @@ def test_spans_of_tables_without_minutes_are_told_as_they_are_and_that_is_said(p
         assert f"The figures of {what} {NOTE}" in page
 
 
-def test_move_has_the_bytes_and_stalls_of_the_minutes_in_the_range(past: Past) -> None:
+def test_move_has_bytes_and_stalls_of_the_minutes_in_the_range(past: Past) -> None:
     """9 days of a move, of which two minutes are shown. A stall of 90 s ended 30 s after the range began."""
     of = move(7, START, None, 18_020_000)
     past.put(MOVES, of)
@@ -84,7 +86,7 @@ def test_move_has_the_bytes_and_stalls_of_the_minutes_in_the_range(past: Past) -
     assert (found.rate, found.longest_stall) == (9000 / 120, 30.0)
 
 
-def test_stall_that_goes_on_behind_the_range_counts_up_to_its_end(past: Past) -> None:
+def test_stall_that_outlasts_the_range_counts_up_to_its_end(past: Past) -> None:
     of = move(7, START, None)
     past.put(MOVES, of)
     past.put(BEHIND_MINUTES, behind_minute(of, FIRST))
@@ -92,7 +94,7 @@ def test_stall_that_goes_on_behind_the_range_counts_up_to_its_end(past: Past) ->
     assert [found.longest_stall for found in _read(past).moves.shown] == [40.0]
 
 
-def test_minutes_of_two_processes_that_tell_of_one_begin_count_once(past: Past) -> None:
+def test_minutes_of_two_processes_with_one_begin_count_once(past: Past) -> None:
     begin = FIRST + timedelta(seconds=30)
     of = move(7, begin, None)
     past.put(MOVES, of, move(7, begin, START + minutes(40)))

@@ -35,7 +35,7 @@ def test_broker_has_a_mean_and_a_peak_for_each_column_and_gaps(past: Past) -> No
     assert side.throttled.mean == 98 / 97
 
 
-def test_brokers_with_the_most_bytes_are_shown_in_order_leader_first(past: Past) -> None:
+def test_brokers_with_most_bytes_are_in_order_leader_first(past: Past) -> None:
     for broker_id, rate in ((1, 10.0), (2, 30.0), (3, 20.0)):
         past.put(BROKER_RATES, *broker_minutes(broker_id, "follower", (rate, 0)))
         past.put(BROKER_RATES, *broker_minutes(broker_id, "leader", (rate, 1)))
@@ -49,7 +49,8 @@ def test_brokers_with_the_most_bytes_are_shown_in_order_leader_first(past: Past)
     assert (brokers.count, brokers.size, brokers.throttled_size) == (3, 60 * 63, 60 * 60)
 
 
-def test_bytes_throttled_on_the_side_that_saw_fewer_count_as_throttled(past: Past) -> None:
+def test_bytes_throttled_on_the_side_that_saw_fewer_count(past: Past) -> None:
+    """They count as throttled among the bytes of the side that saw more."""
     past.put(BROKER_RATES, *broker_minutes(1, "leader", (10, 1)))
     past.put(BROKER_RATES, *broker_minutes(2, "follower", (0, 12)))
     brokers = read_page(past.write(), None, None, 9).brokers
@@ -169,7 +170,7 @@ def test_clients_have_a_mean_for_each_column_and_gaps(past: Past) -> None:
     assert len(of.read) == len(of.written) == 50
 
 
-def test_columns_shorter_than_a_minute_have_the_rate_of_their_minute(past: Past) -> None:
+def test_columns_below_a_minute_have_the_rate_of_their_minute(past: Past) -> None:
     past.put(BROKER_RATES, *broker_minutes(1, "leader", (5, 5), (5, 5)))
     past.put(BROKER_SAMPLES, *(broker_sample(START + minutes(number / 2), 30, 0, 50) for number in range(3)))
     past.put(CLIENT_RATES, *client_minutes(1, (30, 20), (40, 10)))

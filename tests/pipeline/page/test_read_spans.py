@@ -47,7 +47,7 @@ def test_move_that_both_sides_tell_of_is_shown_once(past: Past) -> None:
     assert [(found.replica.partition, found.size) for found in _moves(past).shown] == [(7, 5000), (8, 7000)]
 
 
-def test_move_of_a_sidecar_that_was_started_anew_is_shown_as_the_other_side_saw_it(past: Past) -> None:
+def test_move_of_a_restarted_sidecar_is_shown_by_the_other_side(past: Past) -> None:
     """The follower's sidecar lost the larger half of one move.
 
     Of a second move the follower's alone tells, and of a third the leader's saw a part.
@@ -123,7 +123,7 @@ def test_open_move_was_seen_until_the_next_or_until_samples_end(past: Past) -> N
     assert [found.seen_until for found in moves.shown] == [START + minutes(3), START + minutes(10)]
 
 
-def test_moves_of_the_replicas_with_the_most_bytes_are_shown_as_they_began(past: Past) -> None:
+def test_moves_of_the_busiest_replicas_are_shown_as_they_began(past: Past) -> None:
     for partition, begin, size in ((0, 5, 10), (1, 4, 30), (2, 6, 15), (2, 3, 16)):
         past.put(MOVES, move(partition, START + minutes(begin), START + minutes(begin + 1), size))
     moves = _moves(past, top=2)
@@ -201,7 +201,7 @@ def test_slowest_replicas_come_first(past: Past) -> None:
     assert (slow.count, slow.most_stuck_seconds) == (3, 90.0)
 
 
-def test_broker_that_its_leader_forgot_is_away_until_it_is_seen_again(past: Past) -> None:
+def test_broker_its_leader_forgot_is_away_until_seen_again(past: Past) -> None:
     """Each is forgotten after an hour. Broker 2 stays away, 3 fetches again, and another sidecar sees 4 come back."""
     for replica in (2, 3, 4):
         past.put(ABSENCES, absence(replica, START, None, 60))

@@ -83,7 +83,8 @@ def test_columns_are_no_narrower_than_samples(past: Past, length: int, sample: f
 
 
 @pytest.mark.long
-def test_range_with_a_day_whose_tables_have_no_samples_is_drawn_by_minute(past: Past) -> None:
+def test_range_with_a_day_without_samples_is_drawn_by_minute(past: Past) -> None:
+    """One day's tables have minutes alone, and no samples."""
     day = timedelta(days=1)
     midnight = START + day
     past.put(BROKER_RATES, broker_rate(1, "leader", 5, midnight - minutes(1)))
@@ -104,7 +105,8 @@ def test_marks_of_a_short_range_have_seconds(past: Past) -> None:
 
 
 @pytest.mark.long
-def test_first_sample_that_begins_before_its_minute_leaves_no_gap_in_partitions(past: Past) -> None:
+def test_first_sample_begun_before_its_minute_leaves_no_gap(past: Past) -> None:
+    """A partition's chart has a figure from its first minute on."""
     past.put(BROKER_RATES, *broker_minutes(1, "leader", (5, 5)))
     past.put(BROKER_SAMPLES, *(broker_sample(START + (number * 10 - 5) * SECOND, 10, 0, 50) for number in range(6)))
     past.put(PARTITION_RATES, partition_rate(0, 30))

@@ -292,7 +292,7 @@ def test_answers_tell_what_the_throttle_did(moving: Past) -> None:
     ]
 
 
-def test_clients_are_told_beside_throttled_bytes_and_in_the_hour_before(past: Past) -> None:
+def test_clients_are_told_beside_moves_and_in_the_hour_before(past: Past) -> None:
     """Broker 1 moves from 01:30 to 01:40, and its clients fall by 2 MB/s: at 00:20 they did as they like."""
     start = START + minutes(90)
     past.put(BROKER_RATES, *broker_minutes(1, "leader", *[(1e6, 0)] * 10, start=start))
@@ -323,9 +323,7 @@ def test_clients_are_told_beside_throttled_bytes_and_in_the_hour_before(past: Pa
         ({"rates": None}, "There is no rate to raise: "),
     ],
 )
-def test_rate_may_rise_where_the_quota_binds_and_as_far_as_was_seen(
-    moving: Past, changes: dict[str, Any], begins: str
-) -> None:
+def test_rate_may_rise_where_the_quota_binds_as_far_as_seen(moving: Past, changes: dict[str, Any], begins: str) -> None:
     verdict = read_page(moving.write(), None, None, 9).verdict
     assert verdict is not None
     found = answers(replace(verdict, room=replace(verdict.room, **changes)), UTC)

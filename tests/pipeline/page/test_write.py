@@ -168,7 +168,7 @@ def test_page_tells_what_it_was_made_of_and_who_was_away(past: Past) -> None:
     ]
 
 
-def test_broker_that_was_sampled_and_had_no_connection_has_a_rate_of_zero(past: Past) -> None:
+def test_sampled_broker_without_a_connection_has_rate_zero(past: Past) -> None:
     past.put(BROKER_RATES, *broker_minutes(1, "leader", (1e6, 0), None, None, (1e6, 0)))
     past.put(COVERAGE, coverage(START + minutes(1)))
     assert _titles(page_of(read_page(past.write(), None, None, 9), UTC), "column")[1:3] == [
@@ -258,7 +258,7 @@ def test_bar_of_a_short_move_can_be_seen(past: Past) -> None:
     assert 'class="m done" x="99.600%" width="0.400%"' in page_of(read_page(past.write(), None, None, 9), UTC)
 
 
-def test_page_of_many_partitions_has_the_first_and_counts_the_others(past: Past) -> None:
+def test_page_of_many_partitions_shows_some_and_counts_the_rest(past: Past) -> None:
     past.put(BROKER_RATES, *broker_minutes(1, "leader", (0, 1)))
     past.put(PARTITION_RATES, *(partition_rate(number, 1000 + number) for number in range(500)))
     page = page_of(read_page(past.write(), None, None, 3), UTC)
@@ -281,7 +281,8 @@ def test_times_of_the_page_are_in_the_zone(past: Past) -> None:
     assert '<time datetime="2026-11-02T00:00:00Z">2026-11-01 19:00 EST</time>' in page
 
 
-def test_page_says_whom_no_quota_holds_and_what_may_hold_a_stuck_replica(past: Past) -> None:
+def test_page_says_whom_no_quota_holds_and_what_holds_the_stuck(past: Past) -> None:
+    """It says what may hold a stuck replica."""
     past.put(BROKER_RATES, *broker_minutes(1, "leader", (1, 9)))
     past.put(REPLICA_LAG, lag(0, START, START + minutes(1), stuck=(40,)))
     page = page_of(read_page(past.write(), None, None, 9), UTC)
@@ -298,7 +299,7 @@ def test_means_of_a_chart_count_only_while_a_quota_was_in_force(past: Past) -> N
     assert "mean: throttled 8 MB/s while a quota was in force (highest 8 MB/s)" in page
 
 
-def test_charts_have_one_scale_and_begin_with_who_was_held_back_longest(past: Past) -> None:
+def test_charts_share_a_scale_and_begin_with_longest_held_back(past: Past) -> None:
     """Broker 2 has fewer bytes, a fifth of broker 1's height, and a quota that bound."""
     past.put(BROKER_RATES, *broker_minutes(1, "leader", (100, 0)), *broker_minutes(2, "leader", (20, 0)))
     past.put(THROTTLE_MINUTES, quota_minute({**quota(START, START + minutes(1)), "broker_id": 2}, START))

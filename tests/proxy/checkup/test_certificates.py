@@ -39,7 +39,7 @@ def found(tmp_path: Path, host: str = "kafka2", days: float = 90, later_days: fl
     return list(certificate_findings(config, RouteKeys(config).all_keys, world, time.time() + later_days * 86_400))
 
 
-def test_certificate_for_captured_connections_has_the_names_of_all_peers(tmp_path: Path) -> None:
+def test_certificate_for_captured_connections_names_all_peers(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     issued = authority.issue("peers", names=["kafka2"], days=90)
     config = parse_config(

@@ -28,13 +28,13 @@ async def test_look_broker_tells_who_it_is_and_what_its_cluster_has() -> None:
     assert seen.operations >> CLUSTER_ACTION & 1
 
 
-async def test_look_topic_that_is_not_there_comes_with_the_nearest_that_is() -> None:
+async def test_look_unknown_topic_comes_with_the_nearest_known_one() -> None:
     async with told_broker(brokers=BROKERS, topics=("orders", "payments")) as broker:
         seen = await look(broker.address, None, {}, ["orders", "ordres", "zzz"])
     assert seen.missing == {"ordres": "orders", "zzz": None}
 
 
-async def test_look_principal_that_may_not_describe_is_not_told_who_answers() -> None:
+async def test_look_without_describe_rights_is_not_told_who_answers() -> None:
     async with told_broker(brokers=BROKERS, may_describe=False, operations=frozenset()) as broker:
         seen = await look(broker.address, None, {})
     assert (seen.broker_id, seen.operations) == (None, None)

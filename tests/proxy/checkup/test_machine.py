@@ -63,7 +63,7 @@ def levels(findings: list[Finding]) -> dict[str, str]:
     return {finding.about: finding.level for finding in findings}
 
 
-def test_capture_that_is_not_possible_fails_only_where_the_file_wants_it() -> None:
+def test_impossible_capture_fails_only_where_the_file_wants_it() -> None:
     kernel = Kernel({})
     assert levels(list(way_findings(None, kernel.opened, lacking)))["capture"] == "warn"
     assert levels(list(way_findings(LISTENERS, kernel.opened, lacking)))["capture"] == "ok"

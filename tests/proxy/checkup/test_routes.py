@@ -85,7 +85,7 @@ def test_swapped_egress_upstreams_are_told_as_such() -> None:
     )
 
 
-def test_egress_that_leads_to_another_peer_or_to_the_broker_itself_is_told() -> None:
+def test_egress_to_another_peer_or_to_its_own_broker_is_told() -> None:
     assert "egress[1] has that peer" in sentence(found(seen(EGRESS_2, 3)), "egress[0].upstream")
     assert "which is this broker itself" in sentence(found(seen(EGRESS_2, 1)), "egress[0].upstream")
     assert "correct peer or upstream" in sentence(found(seen(EGRESS_2, 7)), "egress[0].upstream")
@@ -134,7 +134,8 @@ def test_tls_that_passes_as_it_is_is_a_warning() -> None:
     assert "no quota counts" in sentence(findings, "ingress[0].upstream")
 
 
-def test_broker_that_does_not_tell_who_it_is_is_a_warning_and_its_names_are_compared() -> None:
+def test_silent_broker_is_a_warning_and_its_names_are_compared() -> None:
+    """A silent broker does not tell its id."""
     findings = found(seen(INGRESS, None, not_told="it wants more"))
     assert not_ok(findings) == [("warn", "ingress[0].upstream")]
     assert "it wants more" in sentence(findings, "ingress[0].upstream")
@@ -162,7 +163,7 @@ def test_peer_whose_name_does_not_lead_to_its_listener_is_told() -> None:
     assert "listen on port 9094" in sentence(found(seen(EGRESS_2, 2, brokers=other_port)), "egress[0].listen")
 
 
-def test_misspelled_topic_is_a_failure_and_one_that_is_to_come_a_warning() -> None:
+def test_misspelled_topic_fails_and_one_to_come_is_a_warning() -> None:
     findings = found(seen(INGRESS, 1, missing={"ordres": "orders", "next-year": None}))
     assert not_ok(findings) == [("warn", "throttle.topics.next-year"), ("fail", "throttle.topics.ordres")]
     assert sentence(findings, "throttle.topics.ordres").endswith("did you mean orders?")
@@ -212,7 +213,7 @@ def test_advertised_name_that_is_not_known_here_does_not_fail() -> None:
     assert not any("nobody answers" in one.sentence for one in findings)
 
 
-def test_broker_behind_a_captured_port_is_looked_at_as_behind_an_ingress() -> None:
+def test_broker_behind_a_captured_port_is_looked_at_as_ingress() -> None:
     assert not_ok(captured(seen("kafka1:9092", 1))) == []
     assert not_ok(captured(seen("kafka1:9092", 2))) == [("fail", "capture.upstream")]
     assert not_ok(captured(None)) == []
@@ -220,14 +221,15 @@ def test_broker_behind_a_captured_port_is_looked_at_as_behind_an_ingress() -> No
     assert not_ok(captured(seen("kafka1:9092", 2), only_follower)) == []
 
 
-def test_captured_port_with_tls_passes_as_it_is_or_says_why_it_cannot_be_ended() -> None:
+def test_captured_port_with_tls_passes_or_says_why_it_fails() -> None:
+    """TLS passes as it is where there are no keys; where it cannot be ended, the reason is told."""
     opaque = Seen(address=Address.parse("kafka1:9092"), speaks_tls=True, not_told="it speaks TLS")
     assert "set capture.tls and capture.upstream_tls" in sentence(captured(opaque), "capture.upstream")
     refused = captured(failed("kafka1:9092", "certificate", reason="unknown ca", speaks_tls=True))
     assert "TLS with kafka1:9092 fails: unknown ca" in sentence(refused, "capture.upstream")
 
 
-def test_servers_at_another_port_than_the_captured_one_are_told_of() -> None:
+def test_servers_at_another_port_than_captured_are_told_of() -> None:
     findings = captured(seen("kafka1:9092", 1), advertised=9094)
     assert not_ok(findings) == [("warn", "capture.port")]
     assert "9094 is what broker 1 advertises" in sentence(findings, "capture.port")

@@ -202,7 +202,7 @@ def test_chart_draws_what_passed_where_it_passed(browser: Browser, sidecar: Made
     assert line[0] + line[2] == pytest.approx(plot[2], abs=1)
 
 
-def test_each_quota_has_a_chart_and_one_that_only_observes_says_so(browser: Browser, sidecar: MadeUp, url: str) -> None:
+def test_each_quota_has_a_chart_and_an_observed_one_says_so(browser: Browser, sidecar: MadeUp, url: str) -> None:
     columns = samples([2.5 * MB] * 300, 5 * MB)
     columns["quotas"]["recovery"] = {"rate": [1.0 * MB] * 300, "limit": [None] * 100 + [1 * MB] * 200}
     columns["quotas"][HOSTILE] = {"rate": [3.0 * MB] * 300, "limit": [2 * MB] * 300}

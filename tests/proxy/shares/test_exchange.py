@@ -323,7 +323,7 @@ async def test_malformed_request_is_refused(body: bytes) -> None:
     assert exchange.refused["malformed"] == 1
 
 
-async def test_own_share_falls_before_the_other_one_knows_of_a_larger_one() -> None:
+async def test_own_share_falls_before_another_knows_of_a_larger_one() -> None:
     trio = Trio()
     async with trio.serving():
         first, second = trio.sidecars[1], trio.sidecars[2]
@@ -339,14 +339,16 @@ async def test_own_share_falls_before_the_other_one_knows_of_a_larger_one() -> N
         assert [first.user.share, second.user.share] == [450, 450]
 
 
-async def test_one_of_a_preview_hears_that_this_one_lives_and_has_nothing_of_it() -> None:
+async def test_sidecar_of_a_preview_hears_of_life_and_nothing_else() -> None:
+    """A sidecar of a preview hears that this one lives, and has nothing of its rates."""
     first = Trio().sidecars[1].exchange
     said = {"rate": {"rate": 900, "members": 3, "demand": 900, "taken": 0, "borrowed": {}}}
     answer = first.answer(msgspec.json.encode({"broker_id": 2, "number": 5, "misses": [], "rates": said}))
     assert msgspec.to_builtins(answer) == {"broker_id": 1, "seconds": 0, "words": {}, "refused": {}}
 
 
-async def test_rate_that_was_not_had_is_not_used_while_another_one_may_count_on_it() -> None:
+async def test_new_rate_is_not_used_while_another_may_count_on_it() -> None:
+    """A sidecar that had no such rate begins with a share of 0: others may have divided all of it."""
     trio = Trio()
     async with trio.serving():
         third = trio.sidecars[3]

@@ -85,7 +85,8 @@ def test_debt_outlives_a_change_of_the_share() -> None:
     assert ledger.credit() == pytest.approx(-2 * RATE, abs=1)
 
 
-def test_what_waits_wants_all_of_the_rate_and_what_passes_a_little_more_than_it_has() -> None:
+def test_what_waits_wants_all_and_what_passes_a_little_more() -> None:
+    """What waits wants all of the rate, and what passes wants a little more than it has."""
     kept = Kept()
     kept.quotas.shared()
     quota = kept.throttle.quotas[1]

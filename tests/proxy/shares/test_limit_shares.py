@@ -83,7 +83,7 @@ class Limited(Trio):
     ("rates", "parts"),
     [((5000, 0, 0), (1, 0, 0)), ((5000, 5000, 0), (0.5, 0.5, 0)), ((5000, 5000, 100), (0.45, 0.45, 0.1))],
 )
-async def test_a_task_moves_its_limit_through_whichever_brokers_have_its_records(
+async def test_task_moves_its_limit_by_whichever_brokers_have_records(
     rates: tuple[float, ...], parts: tuple[float, ...]
 ) -> None:
     found = Limited(rule("connector-*", LIMIT))
@@ -97,7 +97,8 @@ async def test_a_task_moves_its_limit_through_whichever_brokers_have_its_records
         assert 0.93 * LIMIT <= found.rate(20) <= 1.01 * LIMIT
 
 
-async def test_it_begins_with_a_fair_share_and_what_changes_never_passes_the_limit() -> None:
+async def test_it_begins_with_a_fair_share_and_never_passes_the_limit() -> None:
+    """The limit holds whatever changes."""
     found = Limited(rule("connector-*", LIMIT))
     async with found.serving():
         await found.run(0.5, 5000, 0, 0)
@@ -127,7 +128,7 @@ async def test_a_single_sidecar_has_all_and_asks_nobody() -> None:
         assert found.sidecars[1].exchange.asked == 0
 
 
-async def test_a_limit_that_nobody_uses_is_shared_no_more_until_it_is_used_again() -> None:
+async def test_unused_limit_is_shared_no_more_until_used_again() -> None:
     found = Limited(rule("connector-*", LIMIT))
     async with found.serving():
         woken: list[int] = []
@@ -157,7 +158,7 @@ async def test_what_is_no_limit_here_is_not_shared() -> None:
     assert [group.share for group in found.clients[1].groups.values()][-1] == LEAST_PART
 
 
-async def test_a_limit_that_only_one_sidecar_has_is_used_whole_there_until_others_get_it() -> None:
+async def test_limit_of_one_sidecar_is_used_whole_until_others_get_it() -> None:
     limit = rule("connector-*", LIMIT)
     found = Limited(limit)
     for one in (2, 3):
@@ -178,7 +179,7 @@ async def test_a_limit_that_only_one_sidecar_has_is_used_whole_there_until_other
         assert found.rate(4, 1) == pytest.approx(LIMIT / 2, rel=0.1)
 
 
-async def test_one_that_knows_nobody_yet_is_not_taken_for_one_without_the_limit() -> None:
+async def test_one_that_knows_nobody_is_not_taken_to_lack_the_limit() -> None:
     found = Limited(rule("connector-*", LIMIT))
     lonely = LimitShares(found.clients[2], lambda: frozenset({2}), found.clock)
     found.sidecars[2] = Sidecar(2, found.clock, cast(User, lonely), found.targets)
@@ -189,7 +190,7 @@ async def test_one_that_knows_nobody_yet_is_not_taken_for_one_without_the_limit(
         assert share.without == frozenset()
 
 
-async def test_a_client_of_a_single_sidecar_wakes_nobody_with_each_answer() -> None:
+async def test_client_of_one_sidecar_wakes_nobody_with_each_answer() -> None:
     found = Limited(rule("connector-*", LIMIT), members=frozenset({1}))
     async with found.serving():
         woken: list[int] = []

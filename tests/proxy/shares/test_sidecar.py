@@ -19,7 +19,8 @@ pytestmark = pytest.mark.long
 QUOTA = {"name": "into", "side": "follower", "rate": 900, "kept_at": "leaders"}
 
 
-async def test_followers_that_the_cluster_names_get_a_quota_and_others_are_answered() -> None:
+async def test_known_followers_get_a_quota_and_others_are_answered() -> None:
+    """Known are those that the cluster names."""
     async with metadata_broker() as broker, aiohttp.ClientSession() as session:
         config = parse_config(
             f"""

@@ -62,7 +62,8 @@ async def test_followers_sidecar_speaks_tls_with_one_that_takes_it(keys: Keys) -
         assert relay.relay.tls.plaintext == {}
 
 
-async def test_followers_sidecar_falls_back_where_tls_is_not_spoken_and_asks_again_later(keys: Keys) -> None:
+async def test_followers_sidecar_falls_back_without_tls_and_retries(keys: Keys) -> None:
+    """It falls back where TLS is not spoken, and tries TLS again later."""
     upstream = keys.client(keys.follower, server_name=None, allowed_names=NAMES, falls_back=True)
     async with relaying(upstream_tls=upstream) as relay:
         client = await relay.client()
@@ -84,7 +85,7 @@ async def test_followers_sidecar_falls_back_where_tls_is_not_spoken_and_asks_aga
         await secured.expect(request(3, 0, 3))
 
 
-async def test_followers_sidecar_never_falls_back_where_tls_is_required(keys: Keys) -> None:
+async def test_followers_sidecar_never_falls_back_if_tls_is_required(keys: Keys) -> None:
     upstream = keys.client(keys.follower, server_name=None, allowed_names=NAMES)
     async with relaying(upstream_tls=upstream) as relay:
         client = await relay.client()

@@ -63,7 +63,8 @@ def refused(combination: Combination) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("tls", TLS)
-def test_every_combination_is_refused_for_its_reason_or_used_as_it_says(tls: str, tmp_path: Path) -> None:
+def test_each_combination_is_refused_or_used_as_it_says(tls: str, tmp_path: Path) -> None:
+    """A refusal names the key that is the reason."""
     authority = Authority(tmp_path)
     issued = authority.issue("broker-1")
     pem = f'certificate = "{issued.together}"\nca = "{authority.ca}"'

@@ -53,7 +53,7 @@ def test_without_tables_no_route_uses_tls() -> None:
     assert keys.all_keys == []
 
 
-def test_upstream_of_an_ingress_uses_the_brokers_own_key_and_name(pem: str) -> None:
+def test_ingress_upstream_uses_the_brokers_own_key_and_name(pem: str) -> None:
     keys = keys_of(
         f'{BASE}[ingress.tls]\n{pem}client_auth = "required"\nallowed_names = ["broker-*"]\n[ingress.upstream_tls]\n'
     )
@@ -111,7 +111,7 @@ CAPTURED = 'broker_id = 1\n[cluster]\nbootstrap_servers = "127.0.0.1:9092"\n[cap
 MUTUAL = 'client_auth = "required"\nallowed_names = ["broker-1.test"]\n'
 
 
-def test_capture_with_a_certificate_of_all_peers_ends_tls_on_the_followers_side(pem: str) -> None:
+def test_capture_with_all_peers_certificate_ends_followers_tls(pem: str) -> None:
     """Even beside [tls], which is for brokers without TLS."""
     peers = f'[capture.peer_tls]\n{pem}{MUTUAL}[capture.peer_upstream_tls]\n{pem}allowed_names = ["broker-*"]\n'
     keys = keys_of(f'{CAPTURED}{peers}[tls]\n{pem}allowed_names = ["*"]\n')
@@ -199,7 +199,7 @@ def test_password_is_in_no_sentence(authority: Authority, tmp_path: Path) -> Non
     assert error.reason.endswith("is no PKCS12 file, or its password is wrong")
 
 
-def test_table_that_only_says_how_tls_is_done_asks_for_none_between_sidecars() -> None:
+def test_table_of_tls_options_asks_for_no_tls_between_sidecars() -> None:
     config = parse_config(f"{BASE}[tls]\nworkers = 2\nstrict = true\n")
     assert (config.sidecar_tls, config.tls_workers, config.strict_tls) == (None, 2, True)
     assert parse_config(BASE).tls_workers == 0

@@ -70,7 +70,8 @@ def test_password_may_be_no_property_that_java_would_read(authority: Authority, 
     load_server_keys(KeyFiles(keystore=issued.keystore, password_file=str(password)), "none")
 
 
-def test_locked_key_without_its_password_is_refused_and_nobody_is_asked(authority: Authority) -> None:
+def test_locked_key_without_password_is_refused_unasked(authority: Authority) -> None:
+    """Nobody is asked for a password."""
     issued = authority.issue("broker-1.test", password=SECRET)
     assert refusal(KeyFiles(certificate=issued.certificate, key=issued.key)).field == "key"
     assert refusal(KeyFiles(keystore=issued.keystore)).reason.endswith("no PKCS12 file, or its password is wrong")
@@ -83,7 +84,7 @@ def test_key_of_another_certificate_is_refused(authority: Authority) -> None:
 
 
 @pytest.mark.parametrize("field", ["certificate", "keystore", "ca"])
-def test_java_keystore_is_refused_with_the_line_that_converts_it(
+def test_java_keystore_is_refused_with_a_line_that_converts_it(
     authority: Authority, tmp_path: Path, field: str
 ) -> None:
     store = tmp_path / "broker.jks"
@@ -97,7 +98,7 @@ def test_java_keystore_is_refused_with_the_line_that_converts_it(
 
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("keytool") is None, reason="no keytool here: install Java")
-def test_line_that_converts_a_java_keystore_makes_a_file_that_can_be_used(tmp_path: Path) -> None:
+def test_line_that_converts_a_java_keystore_makes_a_usable_file(tmp_path: Path) -> None:
     store, password = tmp_path / "broker.jks", tmp_path / "server.properties"
     password.write_text("ssl.keystore.password=changeit\n")
     key = "-alias broker -keyalg EC -dname CN=broker-1 -ext SAN=dns:broker-1.test -keypass changeit"

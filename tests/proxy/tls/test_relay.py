@@ -59,7 +59,7 @@ async def test_bytes_of_any_size_arrive_whole_and_in_order(keys: Keys, size: int
 
 
 @pytest.mark.long
-async def test_client_that_does_not_read_stops_the_broker_and_loses_nothing(keys: Keys) -> None:
+async def test_client_that_does_not_read_stops_broker_without_loss(keys: Keys) -> None:
     """Back-pressure: what weir keeps is bounded, and after it every byte still comes."""
     async with relaying(tls=keys.server(), upstream_tls=keys.client()) as relay:
         client = await secure_client(relay, keys, keys.follower)

@@ -66,7 +66,8 @@ def address_of(sidecar: Sidecar) -> Address:
 
 @pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 2])
-async def test_two_sidecars_speak_tls_around_a_plaintext_broker_and_take_new_keys(tmp_path: Path, workers: int) -> None:
+async def test_two_sidecars_speak_tls_around_a_plaintext_broker(tmp_path: Path, workers: int) -> None:
+    """They take new keys while they run."""
     keys = Keys(tmp_path)
     table = f'workers = {workers}\nca = "{keys.authority.ca}"\nallowed_names = ["{BROKER}", "{FOLLOWER}"]\n'
     async with serving(answer) as (_, port):
@@ -101,7 +102,7 @@ async def test_two_sidecars_speak_tls_around_a_plaintext_broker_and_take_new_key
                 assert [one.cpu_seconds() > 0 for one in follower.tls_workers.workers] == [True] * workers
 
 
-async def test_clients_of_one_application_pass_with_its_certificate_and_are_limited(tmp_path: Path) -> None:
+async def test_clients_of_one_application_pass_and_are_limited(tmp_path: Path) -> None:
     """An ingress of its own: those whose certificates it allows are, for the broker, the principal that it names."""
     keys = Keys(tmp_path)
     task, application = keys.authority.issue("task-7.s3.test"), keys.authority.issue("s3.test")

@@ -65,7 +65,7 @@ async def through(relay: Relaying, keys: Keys) -> tuple[SecurePeer, SecurePeer]:
     return follower, leader
 
 
-async def test_tls_passes_as_it_is_where_the_follower_refuses_the_certificate(keys: Keys) -> None:
+async def test_tls_passes_as_it_is_where_follower_refuses_certificate(keys: Keys) -> None:
     async with refused(keys) as relay:
         follower, leader = await through(relay, keys)
         await round_trip(follower, leader, 1)
@@ -76,7 +76,7 @@ async def test_tls_passes_as_it_is_where_the_follower_refuses_the_certificate(ke
 
 
 @pytest.mark.long
-async def test_tls_is_tried_again_within_seconds_and_passes_for_longer_if_it_still_fails(keys: Keys) -> None:
+async def test_tls_is_tried_again_within_seconds_then_passes_longer(keys: Keys) -> None:
     """What passes is broken for that: else it would be for its whole life."""
     async with refused(keys) as relay:
         follower, leader = await through(relay, keys)
@@ -99,7 +99,7 @@ async def test_tls_is_tried_again_within_seconds_and_passes_for_longer_if_it_sti
 
 
 @pytest.mark.long
-async def test_what_passes_because_of_strangers_is_throttled_again_within_seconds(keys: Keys) -> None:
+async def test_what_passes_due_to_strangers_is_soon_throttled_again(keys: Keys) -> None:
     """Strangers fail for as long as no follower is there; its first connection passes for a second."""
     async with relaying(2, tls=standing_in(keys, keys.broker), upstream_tls=keys.client(), stands_in=True) as relay:
         await strangers_fail(relay, keys, after=FAILING_SECONDS)
@@ -159,7 +159,7 @@ async def test_who_speaks_no_tls_is_refused_all_the_same(keys: Keys) -> None:
         assert relay.relay.tls.handshakes["leader", "client", "not_tls"] == 1
 
 
-async def test_leader_that_refuses_the_certificate_after_the_handshake_counts_too(keys: Keys) -> None:
+async def test_leader_refusing_the_certificate_after_handshake_counts(keys: Keys) -> None:
     """As in TLS 1.3."""
     unknown = Authority(keys.authority.folder / "other", "other-ca").issue(FOLLOWER)
     client = keys.client(unknown)

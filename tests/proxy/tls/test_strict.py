@@ -79,16 +79,14 @@ async def test_gap_of_own_and_of_a_peers_certificate_is_found(way: str, commands
         assert await peer_gap(broker.address, context, HOST) == REFUSED_STRICTLY[way]
 
 
-def test_gap_is_not_told_where_it_is_not_strictness_that_refuses(commands: PlainCommands, tmp_path: Path) -> None:
+def test_gap_is_not_told_where_strictness_is_not_what_refuses(commands: PlainCommands, tmp_path: Path) -> None:
     made = commands.kafkas_short
     assert own_gap(replace(files(made), ca=Authority(tmp_path).ca)) is None
     assert own_gap(replace(files(made), ca=None)) is None
     assert own_gap(KeyFiles(ca=made.ca)) is None
 
 
-async def test_strict_relay_says_what_a_certificate_lacks_and_how_to_go_on(
-    commands: PlainCommands, tmp_path: Path
-) -> None:
+async def test_strict_relay_says_what_certificates_lack_and_a_remedy(commands: PlainCommands, tmp_path: Path) -> None:
     made, keys = commands.kafkas_short, Keys(tmp_path)
     its = KeyFiles(certificate=keys.broker.together, ca=made.ca, strict=True)
     server = TlsServer(LiveKeys("ingress[0].tls", its, partial(load_server_keys, its, "required")), None)
@@ -126,9 +124,8 @@ def test_no_other_place_makes_a_context() -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_strict_alone_is_no_tls_between_sidecars_and_holds_for_all_tables(
-    commands: PlainCommands, strict: bool
-) -> None:
+def test_strict_alone_is_no_sidecar_tls_and_holds_for_all(commands: PlainCommands, strict: bool) -> None:
+    """It asks for no TLS between sidecars, and holds for all tables."""
     made = commands.kafkas_short
     tls = f'[ingress.tls]\ncertificate = "{made.together}"\n[ingress.upstream_tls]\nca = "{made.ca}"\n'
     config = parse_config(f"{ROUTE}{tls}[tls]\nstrict = {str(strict).lower()}\n")
@@ -166,7 +163,7 @@ def test_check_and_doctor_tell_of_such_certificates(
     assert found == f"{level}  {note.removeprefix('note: ')}"
 
 
-async def test_checks_of_a_running_broker_tell_what_its_certificate_lacks(
+async def test_check_live_tells_what_a_brokers_certificate_lacks(
     commands: PlainCommands, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = commands.kafkas_short
@@ -185,7 +182,7 @@ async def test_checks_of_a_running_broker_tell_what_its_certificate_lacks(
     assert [line.partition(": ")[0] for line in found] == [f"warn  localhost:{port}"]
 
 
-def test_commands_of_the_docs_make_certificates_that_lack_nothing(commands: PlainCommands) -> None:
+def test_commands_of_the_docs_make_faultless_certificates(commands: PlainCommands) -> None:
     made = commands.kafkas_short
     starts = ("openssl req", "printf", "openssl x509 -req")
     reissued, *rest = (line for line in DOCS.read_text().splitlines() if line.startswith(starts))

@@ -86,7 +86,7 @@ def transport_of(connection: ScriptedConnection) -> TlsTransport:
     return TlsTransport(cast(ssl.SSLSocket, connection))
 
 
-async def test_bytes_that_openssl_holds_back_are_told_although_the_socket_has_none(plain: Any) -> None:
+async def test_bytes_openssl_holds_back_are_told_on_an_empty_socket(plain: Any) -> None:
     connection, told = ScriptedConnection(plain[0]), Told()
     transport = transport_of(connection)
     connection.held_back = 1
@@ -99,7 +99,7 @@ async def test_bytes_that_openssl_holds_back_are_told_although_the_socket_has_no
     assert told.times == 1
 
 
-async def test_many_records_are_received_at_once_and_an_error_after_them_later(plain: Any) -> None:
+async def test_many_records_come_at_once_and_an_error_after_them(plain: Any) -> None:
     connection = ScriptedConnection(plain[0])
     transport = transport_of(connection)
     connection.receives += [b"ab", b"cd", ConnectionResetError(), ConnectionResetError()]
@@ -166,7 +166,7 @@ async def test_read_that_has_to_send_first_goes_on_when_there_is_room(plain: Any
     transport.unwatch_reads()
 
 
-async def test_send_that_has_to_read_first_goes_on_when_something_came(plain: Any) -> None:
+async def test_send_that_has_to_read_first_goes_on_when_bytes_came(plain: Any) -> None:
     connection, told = ScriptedConnection(plain[0]), Told()
     transport = transport_of(connection)
     connection.sends.append(ssl.SSLWantReadError())
@@ -198,7 +198,7 @@ async def test_blocked_send_is_repeated_with_the_same_first_bytes(plain: Any) ->
     assert connection.sent[1].startswith(connection.sent[0])
 
 
-async def test_follower_that_said_farewell_while_its_fetch_was_held_is_let_go(tmp_path: Any) -> None:
+async def test_follower_that_said_farewell_while_held_is_let_go(tmp_path: Any) -> None:
     """TLS's farewell is bytes on the socket: without reading it the follower would look alive."""
     keys = Keys(tmp_path)
     async with relaying(tls=keys.server()) as relay:

@@ -88,7 +88,7 @@ async def test_pipelined_answers_pass_whole_by_one_worker(keys: Keys) -> None:
             await sending
 
 
-async def test_worker_that_is_killed_takes_its_connections_and_is_started_again(
+async def test_killed_worker_takes_its_connections_and_is_restarted(
     keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "FIRST_PAUSE_SECONDS", 0.05)
@@ -171,7 +171,7 @@ async def test_new_keys_are_those_of_the_next_connection(keys: Keys) -> None:
         await round_trip(first, broker, 2)
 
 
-async def test_worker_that_cannot_read_its_keys_leaves_a_connection_as_it_is(keys: Keys) -> None:
+async def test_worker_without_its_keys_leaves_a_connection_as_it_is(keys: Keys) -> None:
     """The sidecar has what the files were before."""
     server = keys.server("none")
     with away(server.keys.files.certificate or ""):
@@ -182,7 +182,7 @@ async def test_worker_that_cannot_read_its_keys_leaves_a_connection_as_it_is(key
             assert relay.log.of("tls_keys_refused")
 
 
-async def test_bytes_on_their_way_are_those_that_the_client_has_not_taken(keys: Keys) -> None:
+async def test_bytes_on_their_way_are_those_the_client_has_not_taken(keys: Keys) -> None:
     """What quotas at a follower stand on: none of them is forgotten on the way through a worker."""
     async with relaying(tls=keys.server(allowed_names=(FOLLOWER,)), workers=1) as relay:
         client = await secure_client(relay, keys, keys.follower)

@@ -33,12 +33,12 @@ def test_share_in_full_use_is_too_small() -> None:
     assert seconds(DemandMeter(clock), clock, [292] * 2, 300, waits=False) == RATE
 
 
-def test_batches_larger_than_the_share_of_a_second_are_waited_for() -> None:
+def test_batches_larger_than_a_seconds_share_are_waited_for() -> None:
     clock = MovedClock()
     assert seconds(DemandMeter(clock), clock, [500, 0, 0, 0, 0], 100, waits=True) == RATE
 
 
-def test_what_uses_less_than_its_share_wants_a_little_more_than_it_uses() -> None:
+def test_what_uses_less_than_its_share_wants_a_little_more() -> None:
     clock = MovedClock()
     assert round(seconds(DemandMeter(clock), clock, [100] * 4, 300, waits=False)) == 106
     assert round(seconds(DemandMeter(clock), clock, [100] * 4, 106, waits=False)) == 106
@@ -52,7 +52,8 @@ def test_demand_ends_three_seconds_after_the_last_use() -> None:
     assert meter.update(100, 300, RATE, waits=False) == 0
 
 
-def test_what_waited_all_of_a_second_wants_all_until_it_waits_less_than_half_of_the_time() -> None:
+def test_what_waited_a_second_wants_all_until_it_waits_less() -> None:
+    """It waited all of a second, and wants all until it waits less than half of the time."""
     clock = MovedClock()
     meter, used = DemandMeter(clock), 0.0
 
@@ -72,7 +73,8 @@ def test_what_waited_all_of_a_second_wants_all_until_it_waits_less_than_half_of_
     assert second(True, False, True, False) == 106
 
 
-def test_what_left_some_of_its_share_asks_for_twice_as_much_more_in_each_second_that_it_uses_all() -> None:
+def test_what_uses_all_again_asks_for_twice_as_much_each_second() -> None:
+    """It had left some of its share; what it asks for beyond that doubles."""
     clock = MovedClock()
     meter = DemandMeter(clock)
     assert round(seconds(meter, clock, [100] * 5, 300, waits=False)) == 106
@@ -86,7 +88,7 @@ def test_what_left_some_of_its_share_asks_for_twice_as_much_more_in_each_second_
     assert demands == [106, 112, 124, 148, 196, RATE]
 
 
-def test_what_used_nothing_for_seconds_wants_all_of_a_share_that_it_uses() -> None:
+def test_what_was_idle_wants_all_of_a_share_that_it_uses() -> None:
     clock = MovedClock()
     meter = DemandMeter(clock)
     assert seconds(meter, clock, [100.0] * 5 + [0.0] * 5, 300, waits=False) == 0

@@ -144,7 +144,7 @@ def test_of_two_that_divide_the_higher_one_ends_and_joins() -> None:
     assert [share.divides for share in members.shares.values()] == [True, False, False, False]
 
 
-def test_large_part_ends_sooner_and_a_small_one_binds_for_longer() -> None:
+def test_large_part_ends_sooner_and_a_small_one_binds_longer() -> None:
     members = Members()
     members.want(_1=RATE)
     members.rounds(2)
@@ -162,7 +162,8 @@ def test_large_part_ends_sooner_and_a_small_one_binds_for_longer() -> None:
     assert members.parts == [300, 300, 300]
 
 
-def test_large_part_is_used_no_longer_than_from_what_it_answers_on() -> None:
+def test_large_part_is_leased_from_what_it_answers_on() -> None:
+    """Its lease begins when the taker said what it answers, by the taker's own clock."""
     taker = Members()[3]
     now = taker._clock()
     for number, said_at, most in ((1, now - LEASE, 300), (2, now + 1, 300), (3, now, 800)):
@@ -171,7 +172,7 @@ def test_large_part_is_used_no_longer_than_from_what_it_answers_on() -> None:
 
 
 @pytest.mark.parametrize(("giver", "life", "number"), [(1, 1, 1), (1, 1, 2), (1, 2, 3), (2, 1, 3)])
-def test_part_that_was_overtaken_or_is_another_ones_is_not_taken(giver: int, life: int, number: int) -> None:
+def test_part_that_was_overtaken_or_is_anothers_is_not_taken(giver: int, life: int, number: int) -> None:
     taker = Members()[3]
     taker.answer(1, 1, part(2, 100, 0))
     word = taker.answer(giver, life, part(number, 200, 0))
@@ -193,7 +194,7 @@ def test_stranger_is_refused(giver: int, said: Allotment, reason: str) -> None:
     assert Members()[3].answer(giver, 1, said) == reason
 
 
-def test_one_that_divided_takes_nothing_until_what_others_took_has_ended() -> None:
+def test_one_that_divided_takes_nothing_until_others_parts_end() -> None:
     members = Members()
     members.want(_2=RATE)
     members.rounds(2)
@@ -208,7 +209,7 @@ def test_one_that_divided_takes_nothing_until_what_others_took_has_ended() -> No
     assert (before.takes, after.takes) == (False, True)
 
 
-def test_part_of_one_that_did_not_say_so_lately_is_used_by_nobody_else() -> None:
+def test_part_of_one_silent_lately_is_used_by_nobody_else() -> None:
     members = Members()
     members.want(_1=RATE)
     assert members.rounds(2) == [900, 0, 0]
@@ -218,7 +219,7 @@ def test_part_of_one_that_did_not_say_so_lately_is_used_by_nobody_else() -> None
     assert members.rounds(QUIET) == [600, 300, 0]
 
 
-def test_part_is_larger_only_after_another_one_took_a_smaller_one() -> None:
+def test_part_grows_only_after_another_took_a_smaller_one() -> None:
     members = Members()
     members.want(_1=RATE)
     members.rounds(2)
@@ -248,7 +249,8 @@ def test_word_that_is_lost_leaves_the_largest_part_counted() -> None:
     assert members.parts[:2] == [900, 0]
 
 
-def test_part_of_one_that_has_ended_is_divided_when_no_life_of_it_can_be_bound() -> None:
+def test_part_of_an_ended_one_is_divided_when_no_life_is_left() -> None:
+    """It is divided once no earlier life of that member can be bound by it."""
     members = Members()
     members.want(_1=RATE, _2=RATE, _3=RATE)
     members.rounds(2)
@@ -257,7 +259,7 @@ def test_part_of_one_that_has_ended_is_divided_when_no_life_of_it_can_be_bound()
     assert members.rounds(3 * ROUND) == [450, 450]
 
 
-def test_part_of_one_that_has_ended_is_not_divided_where_little_is_known_of_the_others() -> None:
+def test_part_of_an_ended_one_is_undivided_if_others_are_silent() -> None:
     members = Members(frozenset({1, 2, 3, 4}))
     members.want(_1=RATE)
     members.rounds(2)
@@ -268,7 +270,7 @@ def test_part_of_one_that_has_ended_is_not_divided_where_little_is_known_of_the_
     assert members.rounds(2 * QUIET) == [900, 0, 0]
 
 
-def test_of_two_the_one_that_is_left_has_all_when_the_other_one_has_ended() -> None:
+def test_of_two_the_one_left_has_all_when_the_other_has_ended() -> None:
     members = Members(frozenset({1, 2}))
     members.want(_1=RATE)
     members.silent.add(2)

@@ -182,7 +182,7 @@ def test_sum_never_exceeds_the_rate(clocks: list[tuple[float, float]], seed: int
 
 
 @pytest.mark.parametrize("seed", [578, 729, 10028])
-def test_sum_never_exceeds_the_rate_when_one_joins_while_its_part_is_under_way(seed: int) -> None:
+def test_sum_never_exceeds_the_rate_when_one_joins_under_way(seed: int) -> None:
     """With all others ended, one had given more than rate / N to one that never said that it took any."""
     draw = random.Random(seed * 7919 + 1)
     clocks = [(draw.uniform(-60, 60), draw.uniform(0.97, 1.03)) for _ in range(draw.randint(2, 6))]
