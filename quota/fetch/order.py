@@ -92,7 +92,7 @@ class GrantQueue:
         return iter(self) if by_turns else self.by_rank()
 
     def by_rank(self) -> Iterator[ReplicaPartition]:
-        """The most urgent first; partitions whose last grant brought nothing come last.
+        """The most urgent first. Those whose last grant brought nothing come last, but where its cap was too small.
 
         What has entered since the ranking goes first: an earlier hop leaves it out at times, and lets it through now.
         """

@@ -168,8 +168,12 @@ class Settlement:
             is_full = room < replica.max_bytes
             if not is_full or fetch.grants_are_first:
                 replica.batches.miss(replica.topic.batches, is_last_hop=state.throttle.takes_out)
-            if not fetch.grants_are_first and (is_full or replica.batches.has_to_be_first):
+            if fetch.grants_are_first:
+                continue
+            is_next = is_full or replica.batches.has_to_be_first
+            if is_next:
                 state.crowded_until = self._now + CROWDED_SECONDS
+            if is_next or state.throttle.takes_out:  # the broker itself found the cap too small: the next one is larger
                 state.partitions.queue.had_no_room(replica)
 
     # Liveness
