@@ -116,5 +116,8 @@ class StrictQuota(Quota):
 
 
 def goes_beyond(batch: int, rate: int) -> bool:
-    """Whether a batch may go beyond the window of a rate: else whole batches would leave much of it unused."""
-    return batch > 0 and (1 + WINDOW_SLACK) * rate // batch * batch < (1 - WINDOW_SLACK) * rate
+    """Whether a batch may go beyond the window of a rate: else whole batches would leave much of it unused.
+
+    One that is the whole window waits until that is empty. At 1 MB/s this is a batch of 1 MB, and not one of 200 KB.
+    """
+    return 0 < batch < (1 - WINDOW_SLACK) * rate or batch > (1 + WINDOW_SLACK) * rate

@@ -38,9 +38,8 @@ class Exceptions:
 
 
 def largest_beyond(quota: int, sizes: frozenset[int]) -> int:
-    """The largest batch that goes beyond the window, as whole ones would leave more than 4 % of the quota unused."""
-    least = (2 - WINDOW_SLACK) * quota
-    return max([size for size in sizes if WINDOW_SLACK * quota // size * size < least], default=0)
+    """The largest batch that goes beyond the window: all do but those that are the whole window, within 4 %."""
+    return max([size for size in sizes if not (2 - WINDOW_SLACK) * quota <= size <= WINDOW_SLACK * quota], default=0)
 
 
 def most_in_a_second(quota: int, allowed: Exceptions, *, is_exact: bool = False) -> float:
