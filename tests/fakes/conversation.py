@@ -1,42 +1,39 @@
-"""A leader and a follower made of plain data, so that a throttle can be watched event by event with a moved clock.
+"""A follower and a leader made of plain data: a throttle between them can be watched event by event.
 
-`Leader.answer` follows Kafka's ReplicaManager.readFromLog and UnifiedLog.read: partitions in the request's order, the
-first one with data returns at least one batch from v3 on, a cap below the first batch returns nothing from v3 on and a
-part of it below v3, and a cap behind whole batches cuts the last one.
+What the leader answers is Kafka's rule: see tests/fakes/kafka.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import islice
 
 from tests.fakes.clock import MovedClock
-from tests.fakes.take_out import passed, take_out
+from tests.fakes.kafka.leader import Leader
+from tests.fakes.kafka.logs import Log
+from tests.fakes.kafka.take_out import passed, take_out
+from tests.fakes.kafka.wire import MAX_WAIT_MS, PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES, requested_partition
+from tests.fakes.session_conversation import Hop, SessionLeader, planned
 from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.header import FETCH, RequestHeader
-from weir.protocol.records import RecordsSeen
 from weir.protocol.request_topics import RequestTopic
-from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import ScannedTopic
-from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
+from weir.quota.fetch.decisions import Answer, Forward
 from weir.quota.fetch.link import ReplicaLink
 
-MAX_WAIT_MS = 500
-PARTITION_MAX_BYTES = 1024 * 1024
-RESPONSE_MAX_BYTES = 10 * 1024 * 1024
-
-
-def requested_partition(
-    version: int, partition: int, fetch_offset: int, max_bytes: int, leader_epoch: int | None = None
-) -> bytes:
-    """One partition of a request; of the other fields each has a value of its own, to be told from what changed it."""
-    values = {"partition": partition, "fetch_offset": fetch_offset, "partition_max_bytes": max_bytes}
-    if leader_epoch is not None:
-        values["current_leader_epoch"] = leader_epoch
-    fields = FETCH_VERSIONS[version].request_partition
-    packed = fields.layout.pack(*[values.get(name, 1_000 + partition) for name in fields.names])
-    return packed + b"\x00" if FETCH_VERSIONS[version].is_flexible else packed
+__all__ = [
+    "MAX_WAIT_MS",
+    "PARTITION_MAX_BYTES",
+    "RESPONSE_MAX_BYTES",
+    "Conversation",
+    "Follower",
+    "Leader",
+    "Log",
+    "mean_rate",
+    "requested",
+    "requested_partition",
+    "worst_second",
+]
 
 
 def requested(request: FetchRequest) -> dict[tuple[bytes, int], tuple[int, int]]:
@@ -47,78 +44,6 @@ def requested(request: FetchRequest) -> dict[tuple[bytes, int], tuple[int, int]]
         for name, entries, stride, _ in request.topics
         for partition, fetch_offset, max_bytes in row.requested(stride).iter_unpack(entries)
     }
-
-
-@dataclass
-class Log:
-    """A leader's partition: one offset a batch, so that an offset is an index of `batches` (sizes in bytes)."""
-
-    batches: list[int]
-    high_watermark: int | None = None  # None: all of it
-    error_code: int = 0
-
-    @property
-    def visible_high_watermark(self) -> int:
-        return len(self.batches) if self.high_watermark is None else self.high_watermark
-
-    def read(self, fetch_offset: int, limit: int, at_least_one: bool, version: int) -> tuple[int, list[int], int]:
-        """(bytes sent, sizes of the whole batches, size of the batch that was cut or 0)."""
-        if fetch_offset >= len(self.batches):
-            return 0, [], 0
-        if at_least_one and version >= 3:
-            limit = max(limit, self.batches[fetch_offset])
-        whole: list[int] = []
-        total = 0
-        for size in islice(self.batches, fetch_offset, None):
-            if total + size > limit:
-                if not whole and version >= 3:
-                    return 0, [], 0
-                return limit, whole, size if limit > total else 0
-            whole.append(size)
-            total += size
-        return total, whole, 0
-
-
-@dataclass
-class Leader:
-    """What a leader holds, by topic and partition."""
-
-    logs: dict[tuple[bytes, int], Log] = field(default_factory=dict)
-
-    def answer(self, request: FetchRequest) -> list[ScannedTopic]:
-        """The answer as a scanner sees it; at once, whether or not there is data."""
-        version = request.header.api_version
-        left = request.max_bytes
-        at_least_one = True
-        topics: list[ScannedTopic] = []
-        for name, entries, stride, _ in request.topics:
-            headers = b""
-            records: list[RecordsSeen] = []
-            for partition, fetch_offset, max_bytes in FETCH_VERSIONS[version].requested(stride).iter_unpack(entries):
-                log = self.logs[name, partition]
-                if log.error_code:
-                    headers += RESPONSE_ENTRY.pack(partition, log.error_code, -1, 0)
-                    continue
-                size, whole, cut = log.read(fetch_offset, min(max_bytes, left), at_least_one, version)
-                headers += RESPONSE_ENTRY.pack(partition, 0, log.visible_high_watermark, size)
-                if size:
-                    at_least_one = False
-                    left = max(0, left - size)
-                    tail = size - sum(whole)
-                    records.append(
-                        RecordsSeen(
-                            partition=partition,
-                            size=size,
-                            complete_bytes=sum(whole),
-                            batches=len(whole),
-                            cut_bytes=tail,
-                            smallest=min(whole, default=0),
-                            largest=max(whole, default=0),
-                            next_batch_size=cut if tail >= 12 else 0,
-                        )
-                    )
-            topics.append(ScannedTopic(name, headers, records))
-        return topics
 
 
 @dataclass
@@ -157,40 +82,6 @@ class Follower:
         return kept
 
 
-def wait_for_bytes(clock: MovedClock, request: FetchRequest, topics: list[ScannedTopic]) -> None:
-    """With fewer bytes than min_bytes an answer comes when max_wait_ms is over."""
-    if sum(seen.size for topic in topics for seen in topic.records) < request.min_bytes:
-        clock.move(request.max_wait_ms / 1000)
-
-
-@dataclass
-class NextHop:
-    """A leader behind a sidecar of its own, with a round trip between the two."""
-
-    clock: MovedClock
-    link: ReplicaLink
-    leader: Leader
-    round_trip: float = 0.004
-    fetches: int = 0
-
-    def answer(self, request: FetchRequest) -> list[ScannedTopic]:
-        """What the leader's sidecar passes back; its made-up entries, which show nothing new, are not part of it."""
-        self.fetches += 1
-        asked_at = self.clock.now
-        decision = self.link.plan(request)
-        while isinstance(decision, Hold):
-            self.clock.now = max(decision.until, self.clock.now + 0.0005)
-            decision = self.link.plan(request, self.clock.now - asked_at)
-        if isinstance(decision, Answer):
-            return []
-        topics = self.leader.answer(decision.request)
-        self.clock.move(self.round_trip)
-        wait_for_bytes(self.clock, decision.request, topics)
-        topics = take_out(topics, decision)
-        self.link.settle(topics)
-        return passed(topics)
-
-
 @dataclass
 class Conversation:
     """One follower's fetches of one leader through one link, with a round trip's time for each."""
@@ -200,36 +91,29 @@ class Conversation:
     leader: Leader
     follower: Follower
     round_trip: float = 0.004
-    next_hop: NextHop | None = None  # between the link and the leader
+    next_hop: Hop | None = None  # between the link and the leader
     forwarded: list[Forward] = field(default_factory=list)
     fetches: int = 0
 
-    def next_decision(self) -> Decision:
-        """The follower asks, holds pass; returns the first decision that is not a hold."""
-        request = self.follower.request()
-        self.fetches += 1
-        asked_at = self.clock.now
-        decision = self.link.plan(request)
-        while isinstance(decision, Hold):
-            assert decision.until > self.clock.now or self.clock.now == asked_at, "a hold that does not wait spins"
-            self.clock.now = max(decision.until, self.clock.now + 0.0005)
-            decision = self.link.plan(request, self.clock.now - asked_at)
-        return decision
+    def __post_init__(self) -> None:
+        self.upstream = self.next_hop or SessionLeader(self.clock, self.leader, round_trip=0.0)
 
-    def exchange(self) -> Decision:
+    def next_decision(self) -> Answer | Forward:
+        """The follower asks, holds pass; returns the first decision that is not a hold."""
+        self.fetches += 1
+        return planned(self.clock, self.link, self.follower.request())
+
+    def exchange(self) -> Answer | Forward:
         """One fetch with its answer, taken in by the follower."""
         decision = self.next_decision()
         if isinstance(decision, Forward):
             self.forwarded.append(decision)
-            topics = (self.next_hop or self.leader).answer(decision.request)
             self.clock.move(self.round_trip)
-            if self.next_hop is None:
-                wait_for_bytes(self.clock, decision.request, topics)
+            _, topics = self.upstream.respond(decision.request)
             topics = take_out(topics, decision)
             self.link.settle(topics)
             self.follower.take(passed(topics), self.clock.now)
         else:
-            assert isinstance(decision, Answer)
             self.clock.move(self.round_trip / 4)
         return decision
 

@@ -10,23 +10,23 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tests.fakes.clock import MovedClock
-from tests.fakes.conversation import (
+from tests.fakes.kafka.fetcher_session import BACKOFF_SECONDS, FetcherSession, answered_partitions
+from tests.fakes.kafka.leader import Fetch, Leader
+from tests.fakes.kafka.sessions import Key, LeaderSessions
+from tests.fakes.kafka.take_out import passed, take_out
+from tests.fakes.kafka.wire import (
     MAX_WAIT_MS,
     PARTITION_MAX_BYTES,
     RESPONSE_MAX_BYTES,
-    Leader,
     requested_partition,
-    wait_for_bytes,
+    scan,
+    scan_appended,
 )
-from tests.fakes.leader_sessions import Key, LeaderSessions
-from tests.fakes.take_out import passed, take_out
-from tests.quota.model.wire import scan, scan_appended
-from weir.protocol.fetch_request import FetchRequest, ForgottenTopic
+from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.header import FETCH, RequestHeader
 from weir.protocol.request_topics import RequestTopic
-from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic
-from weir.quota.fetch.decisions import Decision, Forward, Hold
+from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.fetch.link import ReplicaLink
 
 Response = tuple[ResponseHead, list[ScannedTopic]]
@@ -45,41 +45,45 @@ class SessionLeader:
 
     clock: MovedClock
     leader: Leader
-    slots: int = 1000
+    slots: int | None = None  # of sessions, where they matter
     fetches: int = 0
     round_trip: float = 0.004
 
     def __post_init__(self) -> None:
-        self.sessions = LeaderSessions(self.slots)
+        if self.slots is not None:
+            self.leader.sessions = LeaderSessions(self.slots)
+
+    @property
+    def sessions(self) -> LeaderSessions:
+        return self.leader.sessions
 
     @property
     def full_fetches(self) -> int:
         return self.sessions.full_fetches
 
     def respond(self, request: FetchRequest) -> Response:
+        """Answer a round trip later; where a fetch waits for more bytes, after max_wait_ms."""
         self.fetches += 1
-        session, session_id, error_code = self.sessions.of(request)
         self.clock.move(self.round_trip)
-        if session is None:
-            return ResponseHead(error_code=error_code), []
-        is_full = request.session_epoch in (0, -1)
-        blocks = [
-            RequestTopic(name, cached.entry, len(cached.entry)) for (name, _), cached in session.partitions.items()
-        ]
-        topics: dict[bytes, ScannedTopic] = {}
-        for name, headers, records, _ in self.leader.answer(request.with_(topics=blocks)):
-            partition, error_code, high_watermark, _ = RESPONSE_ENTRY.unpack(headers)
-            cached = session.partitions[name, partition]
-            is_news = bool(records) or error_code or high_watermark != cached.high_watermark
-            cached.high_watermark = -1 if error_code else high_watermark
-            if records:
-                session.partitions[name, partition] = session.partitions.pop((name, partition))
-            if is_full or is_news:
-                before = topics.get(name, ScannedTopic(name, b"", []))
-                topics[name] = ScannedTopic(name, before.headers + headers, before.records + records)
-        answered = list(topics.values())
-        wait_for_bytes(self.clock, request, answered)
-        return ResponseHead(session_id=session_id), answered
+        leader, fetch = self.leader, Fetch(request, self.sessions)
+        leader.shrink_isrs(self.clock.now)
+        leader.read(fetch, self.clock.now)
+        if leader.waits(fetch):
+            self.clock.move(request.max_wait_ms / 1000)
+            leader.read(fetch, self.clock.now)
+        response = leader.response(fetch)
+        return response.head, response.topics
+
+
+def planned(clock: MovedClock, link: ReplicaLink, request: FetchRequest) -> Answer | Forward:
+    """What is decided of a request at last. While it is held, the clock moves."""
+    asked_at = clock.now
+    decision = link.plan(request)
+    while isinstance(decision, Hold):
+        assert decision.until > clock.now, "a hold that does not wait spins"
+        clock.now = max(decision.until, clock.now + 0.0005)
+        decision = link.plan(request, clock.now - asked_at)
+    return decision
 
 
 @dataclass
@@ -92,12 +96,7 @@ class Hop:
     decisions: list[Decision] = field(default_factory=list)
 
     def respond(self, request: FetchRequest) -> Response:
-        asked_at = self.clock.now
-        decision = self.link.plan(request)
-        while isinstance(decision, Hold):
-            assert decision.until > self.clock.now, "a hold that does not wait spins"
-            self.clock.now = max(decision.until, self.clock.now + 0.0005)
-            decision = self.link.plan(request, self.clock.now - asked_at)
+        decision = planned(self.clock, self.link, request)
         self.decisions.append(decision)
         if not isinstance(decision, Forward):
             return scan(request.header.api_version, decision.frame)
@@ -117,8 +116,8 @@ def appended_topics(decision: Forward) -> list[ScannedTopic]:
 
 
 @dataclass
-class SessionFollower:
-    """A follower's fetcher: `offsets` are what it wants, `sent` is what its session has."""
+class SessionFollower(FetcherSession):
+    """A follower's fetcher: `offsets` are what it wants, `sent` what it asked of each when it asked last."""
 
     clock: MovedClock
     upstream: Upstream
@@ -127,8 +126,6 @@ class SessionFollower:
     replica_id: int = 2
     leader_epochs: dict[Key, int] = field(default_factory=dict)
     max_bytes: int = PARTITION_MAX_BYTES
-    session_id: int = 0
-    epoch: int = 0
     sent: dict[Key, bytes] = field(default_factory=dict)
     correlation_id: int = 0
     full_fetches: int = 0
@@ -146,9 +143,9 @@ class SessionFollower:
     def request(self) -> FetchRequest:
         """The next fetch: full, or what changed since the last."""
         wanted = {key: self.entry(key) for key in self.offsets}
-        changed = {key: entry for key, entry in wanted.items() if self.epoch == 0 or self.sent.get(key) != entry}
-        forgotten = [key for key in self.sent if key not in wanted] if self.epoch else []
-        self.full_fetches += self.epoch == 0
+        changed = [key for key, entry in wanted.items() if self.sent.get(key) != entry]
+        listed, forgotten = self.next_fetch(wanted, changed)
+        self.full_fetches += self.is_full
         self.sent = wanted
         self.correlation_id += 1
         header = RequestHeader(FETCH, self.version, self.correlation_id, b"follower")
@@ -158,18 +155,17 @@ class SessionFollower:
             MAX_WAIT_MS,
             1,
             RESPONSE_MAX_BYTES,
-            [RequestTopic(name, entry, len(entry)) for (name, _), entry in changed.items()],
+            [RequestTopic(key[0], wanted[key], len(wanted[key])) for key in listed],
             session_id=self.session_id,
             session_epoch=self.epoch,
-            forgotten=tuple(ForgottenTopic(name, (partition,)) for name, partition in forgotten),
+            forgotten=forgotten,
         )
 
     def fetch(self) -> Response:
         """One fetch, and what it brings appended."""
         self.fetches += 1
-        request = self.request()
-        head, topics = self.upstream.respond(request)
-        if self._take_session(head, topics, is_full=request.session_epoch == 0):
+        head, topics = self.upstream.respond(self.request())
+        if self.take_head(head, topics):
             kept = 0
             for name, _, records, _ in topics:
                 for seen in records:
@@ -178,31 +174,16 @@ class SessionFollower:
                         kept += seen.complete_bytes
             if kept:
                 self.received.append((self.clock.now, kept))
+        self.errors += [head.error_code] if head.error_code else []
+        self.refused += [self.complaint] if self.complaint else []
         return head, topics
 
     def run(self, seconds: float) -> None:
         end = self.clock.now + seconds
         while self.clock.now < end:
             before = self.clock.now
-            self.fetch()
+            _, topics = self.fetch()
+            if {key for key, error_code in answered_partitions(topics) if error_code} >= self.offsets.keys():
+                self.clock.move(BACKOFF_SECONDS)  # nothing is left to ask for
             if self.clock.now == before:
                 self.clock.move(0.0005)
-
-    def _take_session(self, head: ResponseHead, topics: list[ScannedTopic], is_full: bool) -> bool:
-        if head.error_code:
-            self.errors.append(head.error_code)
-            self.epoch = 0
-            self.session_id = 0 if head.error_code == 70 else self.session_id
-            return False
-        answered = {(topic.name, p) for topic in topics for p, *_ in RESPONSE_ENTRY.iter_unpack(topic.headers)}
-        if (is_full and answered != set(self.sent)) or not answered <= set(self.sent):
-            self.refused.append(f"{'full' if is_full else 'incremental'} response with {sorted(answered)}")
-            self.session_id, self.epoch = (self.session_id if not is_full else 0), 0
-            return False
-        if is_full:
-            self.session_id, self.epoch = head.session_id, (1 if head.session_id else 0)
-        elif head.session_id == 0:
-            self.session_id = self.epoch = 0
-        else:
-            self.epoch += 1
-        return True

@@ -87,7 +87,7 @@ def test_partition_asked_for_again_lags_since_it_went(version: int) -> None:
     fetching.run(1)
     del fetching.follower.offsets[LOST]
     fetching.run(40)
-    fetching.logs[LOST].batches += [100] * 5
+    fetching.logs[LOST].extend([100] * 5)
     fetching.follower.offsets[LOST] = 1
     fetching.link.throttle.configure(ThrottleSettings(rate=0, replicas={"t": ALL_REPLICAS}))
     fetching.exchange()

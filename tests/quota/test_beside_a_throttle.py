@@ -42,7 +42,7 @@ def test_records_of_replicas_in_sync_are_no_catch_up() -> None:
     throttle, talk = conversation(ThrottleSettings(rate=BATCH, replicas={"t": ALL_REPLICAS}))
     talk.run(5.0)  # u has caught up
     caught_up = throttle.stats.catch_up_beside_throttle
-    talk.leader.logs[b"u", 1].batches.append(BATCH)
+    talk.leader.logs[b"u", 1].append(BATCH)
     talk.run(1.0)
     assert throttle.stats.replication_bytes[2, False] > caught_up
     assert throttle.stats.catch_up_beside_throttle == caught_up

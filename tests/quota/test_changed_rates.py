@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
-from tests.fakes.take_out import passed, take_out
+from tests.fakes.kafka.take_out import passed, take_out
 from weir.quota.fetch.decisions import Forward
 from weir.quota.scopes import Matching
 from weir.quota.settings import QuotaSettings, ThrottleSettings

@@ -102,9 +102,9 @@ def test_in_sync_records_where_only_the_first_partition_comes() -> None:
     of = Conversation(clock, throttle.link(2), Leader(logs), follower, round_trip=0.02)
     waits, written, end = [0.0], clock.now, clock.now + 20.0
     while clock.now < end:
-        if follower.offsets[b"live", 0] == len(logs[b"live", 0].batches):
+        if follower.offsets[b"live", 0] == logs[b"live", 0].end:
             waits.append(clock.now - written)
-            logs[b"live", 0].batches.append(1_000)
+            logs[b"live", 0].append(1_000)
             written = clock.now
         of.exchange()
         waits.append(clock.now - written)

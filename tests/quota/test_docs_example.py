@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Follower, Leader, Log, worst_second
-from tests.fakes.take_out import passed, take_out
+from tests.fakes.kafka.take_out import passed, take_out
 from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.response_scanner import ScannedTopic
 from weir.quota.fetch.decisions import Answer, Hold

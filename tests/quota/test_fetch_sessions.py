@@ -7,7 +7,7 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Leader, Log, mean_rate, worst_second
-from tests.fakes.leader_sessions import Key
+from tests.fakes.kafka.sessions import Key
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 from weir.protocol.fetch_session import INITIAL_EPOCH
 from weir.protocol.fetch_versions import FETCH_VERSIONS

@@ -93,7 +93,7 @@ class RandomRun:
         log.error_code = self.choose.choice([0, NOT_LEADER_OR_FOLLOWER])
 
     def produce(self) -> None:
-        self.cluster.leader.leader.logs[self.choose.choice(list(self.first_offsets))].batches.append(BATCH)
+        self.cluster.leader.leader.logs[self.choose.choice(list(self.first_offsets))].append(BATCH)
 
     def check_counts(self) -> None:
         """What a link counts is what it holds."""

@@ -8,8 +8,8 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Leader, Log
+from tests.fakes.kafka.wire import scan
 from tests.fakes.session_conversation import Response, SessionFollower, SessionLeader, appended_topics
-from tests.quota.model.wire import scan
 from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
 from weir.protocol.steps import at_once
@@ -74,8 +74,7 @@ def test_what_is_behind_stays_out_and_what_is_in_sync_passes(version: int) -> No
     made = Spared(version)
     assert made.run(PROBE_SECONDS - 1) <= BATCH
     for written in range(1, 20):
-        made.log.batches.append(BATCH)
-        made.log.high_watermark = written - 1
+        made.log.append(BATCH)
         made.follower.fetch()
         assert made.follower.offsets[LIVE] == written
     assert made.follower.offsets[T, 1] == made.follower.offsets[T, 2] == 0

@@ -21,9 +21,9 @@ def test_partition_with_a_large_last_batch_catches_up(version: int, last: int) -
     follower = Follower(dict.fromkeys(logs, 0), version=version)
     throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=5 * MB, replicas={"t": ALL_REPLICAS}))
     talk = Conversation(clock, throttle.link(2), Leader(logs), follower)
-    start, live = clock.now, logs[b"live", 0].batches
+    start, live = clock.now, logs[b"live", 0]
     while follower.offsets[b"t", 0] <= 3_000:
-        live += [1_000] * (int((clock.now - start) * 300) - len(live))
+        live.extend([1_000] * (int((clock.now - start) * 300) - live.end))
         talk.exchange()
         assert clock.now - start < 5
 
@@ -37,9 +37,9 @@ def test_a_few_other_bytes_in_the_window_cost_no_large_batch(version: int, sizes
     throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=MB, replicas={"t": ALL_REPLICAS}))
     follower = Follower(dict.fromkeys(logs, 0), version=version)
     talk = Conversation(clock, throttle.link(2), Leader(logs), follower)
-    start, live = clock.now, logs[b"t", 1].batches
+    start, live = clock.now, logs[b"t", 1]
     while clock.now < start + 20:
-        live += [1_000] * (int((clock.now - start) * 10) - len(live))
+        live.extend([1_000] * (int((clock.now - start) * 10) - live.end))
         talk.exchange()
     assert 0.95 <= mean_rate(follower.received, start + 4, start + 20) / MB <= 1.02
     assert worst_second(follower.received) <= 1.04 * MB + 400_000

@@ -28,12 +28,15 @@ LARGEST_SHARE = 0.016 * RATE + BATCH  # bytes: 0.012 s of quota, and what gather
 
 def run(made: Cluster, seconds: float, *, is_live: bool) -> list[tuple[float, int]]:
     """Run; where `is_live` each fetch finds a new record of a partition in sync. Returns what is moved: time, bytes."""
+    live = made.leader.leader.logs[LIVE]
+    live.fetched(2, live.end, made.clock.now)
     made.follower.received.clear()
     end = made.clock.now + seconds
     while made.clock.now < end:
         if is_live:
-            made.leader.leader.logs[LIVE].batches.append(RECORD)
+            live.append(RECORD)
         made.follower.fetch()
+    assert live.isr, "Kafka keeps who finds a new record in each answer"
     return [(at, size - RECORD * is_live) for at, size in made.follower.received]
 
 
@@ -70,11 +73,13 @@ def talk_beside_live_records(
     throttle = Throttle("leader", 1, clock, settings)
     leader = Leader({(b"t", 0): Log([*batches]), LIVE: Log([RECORD])})
     talk = Conversation(clock, throttle.link(2), leader, Follower({(b"t", 0): 0, LIVE: 1}))
+    leader.logs[LIVE].fetched(2, 1, clock.now)
     end = clock.now + seconds
     while clock.now < end:
         if is_live:
-            leader.logs[LIVE].batches.append(RECORD)
+            leader.logs[LIVE].append(RECORD)
         talk.exchange()
+    assert leader.logs[LIVE].isr, "Kafka keeps who finds a new record in each answer"
     return talk
 
 
@@ -127,7 +132,7 @@ def test_what_is_granted_late_comes_at_once() -> None:
     talk = talk_beside_live_records(EVEN_AFTER_SECONDS + 1)
     talk.round_trip = 0.05
     for _ in range(20):
-        talk.leader.logs[LIVE].batches.append(RECORD)
+        talk.leader.logs[LIVE].append(RECORD)
         talk.exchange()
     assert {request.min_bytes for request, _ in granting(talk)[-10:]} == {1}
 
@@ -145,7 +150,7 @@ def over_a_slow_link(carries: float, round_trip: float, *, is_live: bool = True)
     sizes = []
     for _ in range(50):
         if is_live:
-            talk.leader.logs[LIVE].batches.append(RECORD)
+            talk.leader.logs[LIVE].append(RECORD)
         decision = talk.next_decision()
         assert isinstance(decision, Forward)
         sizes.append(requested(decision.request).get((b"t", 0), (0, 0))[1])

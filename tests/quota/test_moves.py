@@ -84,7 +84,7 @@ def moves_of(patch: pytest.MonkeyPatch, fetches: int) -> list[tuple[int, int]]:
     for _ in range(fetches):
         way_in.pairs.clear()
         way_back.pairs.clear()
-        logs[b"t", 2].batches.append(1_000)
+        logs[b"t", 2].append(1_000)
         follower.fetch()
         clock.move(0.12)
         found.append((way_in.pairs.total(), way_back.pairs.total()))

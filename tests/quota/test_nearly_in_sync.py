@@ -41,7 +41,7 @@ class Cluster:
         """One fetch with its answer, none of which the follower takes."""
         decision = self.link.plan(self.request())
         if isinstance(decision, Forward):
-            self.link.settle(self.leader.answer(decision.request))
+            self.link.settle(self.leader.answer(decision.request, self.clock.now))
         return decision
 
     def request(self) -> FetchRequest:
@@ -56,11 +56,12 @@ class Cluster:
         assert is_passed(self.fetch())
 
     def write(self, batches: int = 100) -> None:
-        self.log.batches += [1_000] * batches
+        self.log.extend([1_000] * batches)
 
     def come_back(self, after: float, *, offset: int = 100) -> Decision:
         """The broker ends and comes back: what it is answered to its second fetch, when high watermarks are told."""
         self.link.close()
+        self.log.leave_isr(2)
         self.write()
         self.clock.move(after)
         self.follower.offsets[b"t", 0] = offset
@@ -191,7 +192,7 @@ def test_follower_truncating_the_uncommitted_is_in_sync(is_new: bool) -> None:
     made = Cluster()
     made.catch_up()
     made.write(5)
-    made.log.high_watermark = 100
+    made.log.told_high_watermark = 100
     made.follower.offsets[b"t", 0] = 105
     made.fetch()
     probes = made.throttle.stats.offset_probes

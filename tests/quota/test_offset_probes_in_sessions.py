@@ -35,7 +35,7 @@ def test_what_had_answers_until_it_fell_behind_needs_no_probe() -> None:
     assert made.follower.offsets[b"t", 0] == 400
     throttle.configure(ThrottleSettings(rate=0, replicas={"t": ALL_REPLICAS}))
     made.clock.move(throttle.settings.replica_lag_time_max_ms / 1000)
-    made.leader.leader.logs[b"t", 0].batches.extend([BATCH] * 400)
+    made.leader.leader.logs[b"t", 0].extend([BATCH] * 400)
     asked_before = throttle.stats.offset_probes
     made.follower.run(1)  # one fetch in sync brings what it finds, and the replica is behind from then on
     left_at = made.follower.offsets[b"t", 0]

@@ -46,7 +46,7 @@ class LeaderSide:
 
     def fetched(self, *partitions: tuple[bytes, int], replica: int = FOLLOWER, behind: int = 0) -> ReplicaLink:
         """A connection that has fetched these partitions, and is open still."""
-        leader = Leader({key: Log([100] * (behind + 1), high_watermark=1 + behind) for key in partitions})
+        leader = Leader({key: Log([100] * (behind + 1)) for key in partitions})
         link = self.throttle.link(replica)
         follower = Follower(dict.fromkeys(partitions, 1), replica)
         Conversation(self.clock, link, leader, follower).exchange()
@@ -299,7 +299,7 @@ def test_partition_lagging_alone_is_forgotten_beside_others() -> None:
     """A move that was cancelled, with a fetcher of its own: the topic is not silent, the partition lags for ever."""
     side = LeaderSide()
     side.fetched((b"orders", 0), behind=3)  # the connection is open
-    leader = Leader({(b"orders", partition): Log([100] * 9, high_watermark=9) for partition in (1, 2)})
+    leader = Leader({(b"orders", partition): Log([100] * 9) for partition in (1, 2)})
     follower = Follower({(b"orders", 1): 9, (b"orders", 2): 9}, FOLLOWER)
     fetching = Conversation(side.clock, side.throttle.link(FOLLOWER), leader, follower)
     fetching.exchange()
@@ -308,7 +308,7 @@ def test_partition_lagging_alone_is_forgotten_beside_others() -> None:
     forgotten = 0
     for answered in range(30):
         for _ in range(4):
-            leader.logs[b"orders", 2].high_watermark = 10 + answered  # never caught up
+            leader.logs[b"orders", 2].told_high_watermark = 10 + answered  # never caught up
             fetching.link.plan(follower.request())
             fetching.link.settle(leader.answer(follower.request()))
             side.clock.move(1)

@@ -74,7 +74,7 @@ def test_in_sync_partition_is_never_left_out_but_counted() -> None:
     decision = forward(talk.link, talk.follower.request())
     assert asked(decision.request) == [(b"t", 1, PARTITION_MAX_BYTES)]
     counted, room = throttle.stats.replication_bytes[2, True], throttle.ledger.room()
-    talk.leader.logs[b"t", 1].batches.append(BATCH)
+    talk.leader.logs[b"t", 1].append(BATCH)
     talk.link.settle(talk.leader.answer(decision.request))
     assert throttle.stats.replication_bytes[2, True] == counted + BATCH
     assert throttle.ledger.room() <= room - BATCH
@@ -326,7 +326,7 @@ def test_below_v3_the_mean_keeps_to_the_quota(rate: int) -> None:
 def test_replica_going_back_passes_while_it_may_be_in_the_isr() -> None:
     """Old levels truncate to the follower's own high watermark when a leader epoch begins."""
     talk = conversation(0, behind=1, in_sync=1)
-    talk.leader.logs[b"t", 1].batches.append(BATCH)
+    talk.leader.logs[b"t", 1].append(BATCH)
     talk.link.settle(talk.leader.answer(forward(talk.link, talk.follower.request()).request))
     talk.follower.offsets[b"t", 1] = 51
     talk.link.settle(talk.leader.answer(forward(talk.link, talk.follower.request()).request))

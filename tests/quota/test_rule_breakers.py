@@ -68,10 +68,10 @@ def test_answer_of_an_impossible_high_watermark_lifts_no_quota(version: int, hig
     follower = SessionFollower(clock, hop, dict.fromkeys(logs, 0), version)
     follower.run(1.0)
     for log in logs.values():
-        log.high_watermark = high_watermark
+        log.told_high_watermark = high_watermark
     follower.fetch()
     for log in logs.values():
-        log.high_watermark = None
+        log.told_high_watermark = None
     follower.run(5.0)
     assert worst_second(follower.received) <= 1.05 * MB + 2 * BATCH
     assert sum(size for _, size in follower.received) >= 0.8 * 6.0 * MB
@@ -127,7 +127,7 @@ def test_replica_without_leader_epochs_going_back_is_in_sync() -> None:
     follower = Follower({(b"t", 0): 5}, version=3)
     leader = Leader({(b"t", 0): log})
     for batches in (5, 6, 7):
-        log.batches = [BATCH] * batches
+        log.extend([BATCH] * (batches - log.end))
         follower.offsets[b"t", 0] = batches
         talk = Conversation(clock, link, leader, follower)
         talk.exchange()

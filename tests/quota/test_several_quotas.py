@@ -128,7 +128,7 @@ def test_in_sync_bytes_are_counted_in_quotas_that_count_them(scope: Scope, count
     clock = MovedClock()
     quotas = (QuotaSettings("added", MB, scope),)
     throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=MB, replicas={"a": ALL_REPLICAS}, quotas=quotas))
-    leader = Leader({(b"a", 0): Log([BATCH] * 10, high_watermark=0)})  # what it has is above its high watermark
+    leader = Leader({(b"a", 0): Log([BATCH] * 10, told_high_watermark=0)})  # what it has is above its high watermark
     talk = Conversation(clock, throttle.link(2), leader, Follower({(b"a", 0): 0}))
     for _ in range(3):
         talk.exchange()

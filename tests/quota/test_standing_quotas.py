@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.clock import MovedClock
-from tests.fakes.conversation import Conversation, Follower, Leader, Log, NextHop, mean_rate
+from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 from weir.protocol.metadata import NO_ID
 from weir.quota.figures import CREDIT_SECONDS
@@ -263,7 +263,7 @@ def test_replica_in_sync_is_never_held_back_by_a_standing_quota() -> None:
     clock = MovedClock()
     quotas = (QuotaSettings("recovery", 0, Recovering()), QuotaSettings("all", 0, Matching()))
     throttle = Throttle("leader", 1, clock, ThrottleSettings(quotas=quotas))
-    log = Log([BATCH] * 10, high_watermark=0)
+    log = Log([BATCH] * 10, told_high_watermark=0)
     talk = Conversation(clock, throttle.link(2), Leader({(b"a", 0): log}), Follower({(b"a", 0): 0}))
     for _ in range(3):
         talk.exchange()
@@ -304,7 +304,7 @@ def test_two_hops_with_unlike_standing_rates_keep_each_its_own(version: int) -> 
         throttle.rules.set_adding_replicas(ADDING)
     fetch: Callable[[], object]
     if version < 7:
-        hop = NextHop(clock, throttles[0].link(2), leader)
+        hop = Hop(clock, throttles[0].link(2), SessionLeader(clock, leader))
         fetch = Conversation(
             clock, throttles[1].link(1), leader, Follower(offsets, version=version), next_hop=hop
         ).exchange

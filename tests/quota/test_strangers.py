@@ -77,7 +77,7 @@ def test_what_strangers_in_sync_fetch_does_not_count_in_a_quota() -> None:
     side = throttle(clock)
     stranger = talk(side, clock, 2, is_stranger=True)
     for log in stranger.leader.logs.values():
-        log.high_watermark = 0
+        log.told_high_watermark = 0
     for _ in range(20):
         stranger.exchange()
     assert sum(size for _, size in stranger.follower.received) > 2 * MB

@@ -3,7 +3,8 @@
 import pytest
 
 from tests.fakes.clock import MovedClock
-from tests.fakes.conversation import Conversation, Follower, Leader, Log, NextHop, mean_rate, requested, worst_second
+from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, requested, worst_second
+from tests.fakes.session_conversation import Hop, SessionLeader
 from weir.quota.fetch.decisions import Forward
 from weir.quota.fetch.link import ReplicaLink
 from weir.quota.figures import ABSENT_SECONDS, MOST_OFFERED
@@ -36,7 +37,7 @@ def two_hops(leader_rate: int | None, follower_rate: int | None, batch: int = BA
     logs = {(b"t", partition): Log([batch] * (30 * MB * 10 // batch // PARTITIONS)) for partition in range(PARTITIONS)}
     logs[IDLE] = Log([])
     leader, follower = Leader(logs), Follower(dict.fromkeys(logs, 0))
-    hop = NextHop(clock, throttle("leader", leader_rate, clock).link(2), leader)
+    hop = Hop(clock, throttle("leader", leader_rate, clock).link(2), SessionLeader(clock, leader))
     return Conversation(clock, throttle("follower", follower_rate, clock).link(1), leader, follower, next_hop=hop)
 
 
@@ -69,7 +70,9 @@ def test_leaders_low_quota_does_not_hold_up_its_higher_one(version: int, slow_pa
     ingress = Throttle("leader", 1, clock, ThrottleSettings(quotas=(slow, fast)))
     both = {"s": ALL_REPLICAS, "f": ALL_REPLICAS}
     egress = Throttle("follower", 2, clock, ThrottleSettings(rate=20 * MB, replicas=both))
-    talk = Conversation(clock, egress.link(1), leader, follower, next_hop=NextHop(clock, ingress.link(2), leader))
+    talk = Conversation(
+        clock, egress.link(1), leader, follower, next_hop=Hop(clock, ingress.link(2), SessionLeader(clock, leader))
+    )
     talk.run(15.0)
     _, high = ingress.quotas[1:]
     assert high.passed_bytes >= 0.9 * 15 * 2 * MB
@@ -222,7 +225,7 @@ def test_without_live_records_partitions_share_all_there_is(is_live: bool) -> No
     talk = two_hops(MB, 2 * MB)
     talk.run(5.0)
     if is_live:
-        talk.leader.logs[IDLE].batches.append(BATCH)
+        talk.leader.logs[IDLE].append(BATCH)
         talk.run(0.5)
     decision = talk.next_decision()
     assert isinstance(decision, Forward)

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from tests.fakes.conversation import requested_partition
-from tests.fakes.leader_sessions import Key
+from tests.fakes.kafka.sessions import Key
 from tests.quota.test_fetch_sessions import BATCH, MB, cluster
 from weir.protocol.fetch_request import FetchRequest, ForgottenTopic
 from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND

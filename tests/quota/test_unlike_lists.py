@@ -3,7 +3,7 @@
 import pytest
 
 from tests.fakes.clock import MovedClock
-from tests.fakes.conversation import Conversation, Follower, Leader, Log, NextHop, requested, requested_partition
+from tests.fakes.conversation import Conversation, Follower, Leader, Log, requested, requested_partition
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_versions import FETCH_VERSIONS
@@ -42,7 +42,8 @@ def received(version: int, order: Order, seconds: float, *, partitions: int, bat
     offsets = dict.fromkeys(logs, 0)
     if version < 7:
         plain = Follower(offsets, version=version)
-        Conversation(clock, first, leader, plain, next_hop=NextHop(clock, second, leader)).run(seconds)
+        hop = Hop(clock, second, SessionLeader(clock, leader))
+        Conversation(clock, first, leader, plain, next_hop=hop).run(seconds)
     else:
         hops = Hop(clock, first, Hop(clock, second, SessionLeader(clock, leader)))
         SessionFollower(clock, hops, offsets, version).run(seconds)

@@ -106,7 +106,7 @@ def test_what_is_in_sync_of_an_unnamed_id_is_not_held_back() -> None:
     made.follower.run(5.0)
     written = made.clock.now
     for partition in range(4):
-        made.leader.leader.logs[TOPIC_ID[::-1], partition].batches.append(BATCH)
+        made.leader.leader.logs[TOPIC_ID[::-1], partition].append(BATCH)
     made.follower.received.clear()
     made.follower.run(0.5)
     assert sum(size for at, size in made.follower.received if at < written + 0.2) == 4 * BATCH

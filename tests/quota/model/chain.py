@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from tests.fakes.kafka.wire import Response
 from tests.quota.model.hops import Hop, Sidecar
 from tests.quota.model.leader import LeaderNode
 from tests.quota.model.stretch import Stretch
-from tests.quota.model.wire import Response
 from tests.quota.model.world import World
 from weir.protocol.fetch_request import FetchRequest
 

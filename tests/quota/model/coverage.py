@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from tests.fakes.leader_sessions import Key
+from tests.fakes.kafka.sessions import Key
 from weir.quota.scopes import Matching, Reassigned, Recovering, Scope
 
 NOTHING: frozenset[Key] = frozenset()

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
-from tests.fakes.leader_sessions import Key
+from tests.fakes.kafka.fetcher_session import BACKOFF_SECONDS, FetcherSession
+from tests.fakes.kafka.leader import FIRST_WITH_SESSIONS
+from tests.fakes.kafka.logs import Log
+from tests.fakes.kafka.sessions import Key
+from tests.fakes.kafka.wire import MAX_WAIT_MS, PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES, Response, entry_packer
 from tests.quota.model.chain import Chain
-from tests.quota.model.leader import FIRST_WITH_SESSIONS
-from tests.quota.model.logs import Log
-from tests.quota.model.wire import MAX_WAIT_MS, PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES, Response, entry_packer
 from tests.quota.model.world import World
-from weir.protocol.fetch_request import FetchRequest, ForgottenTopic, replica_state_tags
+from weir.protocol.fetch_request import FetchRequest, replica_state_tags
 from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.header import FETCH, RequestHeader
 from weir.protocol.request_topics import RequestTopic
 from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import ScannedTopic
 
-BACKOFF_SECONDS = 1.0  # replica.fetch.backoff.ms
 _APPEND_SECONDS = 0.0003
 _FIRST_WITH_LIMIT = 3
 _FIRST_WITH_REPLICA_STATE = 15
-_NONE: tuple[ForgottenTopic, ...] = ()
 
 
 class Replica:
@@ -53,7 +53,7 @@ class Replica:
         self.error_seen_at = -math.inf
 
 
-class Fetcher:
+class Fetcher(FetcherSession):
     """One fetcher thread: `replicas` in the order in which they are asked for."""
 
     is_honest = True
@@ -69,12 +69,7 @@ class Fetcher:
         self.slowest = 0.0  # record of an in-sync partition, in seconds
         self.slowest_allowed = math.inf
         self.empty_answers: list[float] = []
-        self._session_id = 0
-        self._session_epoch = 0
-        self._sent: set[Key] = set()  # what the session has
         self._changed: dict[Key, None] = {}
-        self._asked: set[Key] = set()
-        self._is_full = True
         self._correlation_id = 0
         self._is_asking = False
         self._asked_at = 0.0
@@ -83,7 +78,7 @@ class Fetcher:
     def connect(self, chain: Chain) -> None:
         """A new connection."""
         self.chain = chain
-        self._session_epoch = 0
+        self.epoch = 0
         now = self.world.now
         for replica in self.replicas.values():
             replica.moved_at, replica.synced_at, replica.high_watermark = now, math.inf, -1
@@ -95,7 +90,7 @@ class Fetcher:
         """Send the next fetch, where there is anything to ask for."""
         if chain is not self.chain or not chain.is_open or self._is_asking:
             return
-        if self.order or (self._session_epoch > 0 and self._sent):
+        if self.order or (self.epoch > 0 and self.in_session):
             self._is_asking, self._asked_at = True, self.world.now
             chain.ask(self.request())
 
@@ -103,21 +98,9 @@ class Fetcher:
         """The next fetch: full, or what changed since the last."""
         version, row = self.version, FETCH_VERSIONS[self.version]
         has_sessions = version >= FIRST_WITH_SESSIONS
-        forgotten = _NONE
-        self._is_full = not has_sessions or self._session_epoch == 0
-        if self._is_full:
-            if self.chain is not None and has_sessions:
-                self.chain.may_be_asked()
-            self._sent = set(self.order)
-            self._asked = self._sent
-            keys = self.order
-        else:
-            keys = {key: None for key in self._changed if key in self.order}
-            gone = self._sent - self.order.keys()
-            if gone:
-                forgotten = tuple(ForgottenTopic(name, (partition,)) for name, partition in sorted(gone))
-                self._sent -= gone
-            self._sent.update(keys)
+        if self.epoch == 0 and self.chain is not None and has_sessions:
+            self.chain.may_be_asked()
+        keys, forgotten = self.next_fetch(self.order, self._changed)
         self._changed = {}
         self._correlation_id += 1
         return FetchRequest(
@@ -127,13 +110,13 @@ class Fetcher:
             1,
             RESPONSE_MAX_BYTES if version >= _FIRST_WITH_LIMIT else 2**31 - 1,
             self._topics(keys),
-            session_id=self._session_id if has_sessions else 0,
-            session_epoch=self._session_epoch if has_sessions else -1,
+            session_id=self.session_id,
+            session_epoch=self.epoch if has_sessions else -1,
             forgotten=forgotten,
             tags=replica_state_tags(self.replica_id, 1) if row.has_replica_state else b"",
         )
 
-    def _topics(self, keys: dict[Key, None]) -> list[RequestTopic]:
+    def _topics(self, keys: Iterable[Key]) -> list[RequestTopic]:
         topics: list[RequestTopic] = []
         name, entries, stride = b"", list[bytes](), 0
         for key in keys:
@@ -158,9 +141,11 @@ class Fetcher:
         self._is_asking = False
         self.world.answers.append((self.world.now, self.replica_id, response.size))
         delay = _APPEND_SECONDS
-        if self._take_head(response):
+        if self.take_head(response.head, response.topics):
             for topic in response.topics:
                 self._take_topic(topic, response)
+        if self.complaint:
+            self.world.violate("full answers", f"replica {self.replica_id} {self.complaint}")
         self._watch_for_spinning(response)
         if not self.order:
             delay = BACKOFF_SECONDS
@@ -175,39 +160,6 @@ class Fetcher:
         answers.append(self.world.now)
         if len(answers) > 200 and answers[-1] - answers[-201] < 1.0:
             self.world.violate("no spinning", f"replica {self.replica_id} gets 200 empty answers in a second")
-
-    def _take_head(self, response: Response) -> bool:
-        """FetchSessionHandler.handleResponse."""
-        head = response.head
-        if head.error_code:
-            self._session_epoch = 0
-            if head.error_code == 70:
-                self._session_id = 0
-            return False
-        if self._is_full:
-            if not response.topics and head.throttle_time_ms > 0:
-                self._session_epoch = 0
-                return False
-            answered = _answered(response.topics)
-            if len(answered) != len(self._asked) or set(answered) != self._asked:
-                missing = sorted(self._asked - set(answered))
-                self.world.violate(
-                    "full answers",
-                    f"replica {self.replica_id} asked for {len(self._asked)} partitions and got {len(answered)}, "
-                    f"without {missing[:4]}, throttle_time_ms {head.throttle_time_ms}",
-                )
-                return False
-            if self.version >= FIRST_WITH_SESSIONS:
-                self._session_id, self._session_epoch = head.session_id, 1 if head.session_id else 0
-            return True
-        if any(key not in self._sent for key in _answered(response.topics)):
-            self.world.violate("full answers", f"replica {self.replica_id} got a partition that its session has not")
-            return False
-        if head.session_id == 0:
-            self._session_id = self._session_epoch = 0
-        else:
-            self._session_epoch += 1
-        return True
 
     def _take_topic(self, topic: ScannedTopic, response: Response) -> None:
         now, name, order, replicas = self.world.now, topic.name, self.order, self.replicas
@@ -312,7 +264,3 @@ class Fetcher:
         if key in self.order:  # what is on its way to it is of another epoch, and dropped
             del self.order[key]
             self.world.after(BACKOFF_SECONDS, self._return, key, self.chain)
-
-
-def _answered(topics: list[ScannedTopic]) -> list[Key]:
-    return [(topic.name, entry[0]) for topic in topics for entry in RESPONSE_ENTRY.iter_unpack(topic.headers)]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.quota.model.follower import BACKOFF_SECONDS
-from tests.quota.model.logs import Log
+from tests.fakes.kafka.fetcher_session import BACKOFF_SECONDS
+from tests.fakes.kafka.logs import Log
 from tests.quota.model.scenario import Event, Side
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _make(run: Run, event: Event) -> None:
     index, place = _chosen(run, event)
     spec, key = run.scenario.partitions[index], run.logs[index].key
     if key not in run.leaders[place[0]].logs:
-        log = run.logs[index] = Log(key, spec.pattern, 0)
+        log = run.logs[index] = Log.of_pattern(key, spec.pattern, 0)
         for _ in range(spec.count):
             log.append(spec.pattern[0], run.world.now)
         run.leaders[place[0]].logs[key] = log

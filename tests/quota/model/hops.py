@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.fakes.leader_sessions import Key
-from tests.fakes.take_out import passed, take_out
+from tests.fakes.kafka.sessions import Key
+from tests.fakes.kafka.take_out import passed, take_out
+from tests.fakes.kafka.wire import Response, scan, scan_appended, seen_by_scanner
 from tests.quota.model.describe import answer_line, decision_line, request_line
 from tests.quota.model.promise import Covered, SideMeter, Term, Told, most_probes
-from tests.quota.model.wire import Response, scan, scan_appended, seen_by_scanner
 from tests.quota.model.world import World
 from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic

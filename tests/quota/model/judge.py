@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import zip_longest
 
+from tests.fakes.kafka.wire import MAX_WAIT_MS
 from tests.quota.model.draw import draw
 from tests.quota.model.run import Outcome, Run
 from tests.quota.model.scenario import Scenario, Seeded
-from tests.quota.model.wire import MAX_WAIT_MS
 
 HONEST_SHARE = 2 / 3  # what honest followers keep of their rate, at least
 _WORTH_COMPARING_SECONDS = 5.0

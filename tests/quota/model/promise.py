@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.fakes.leader_sessions import Key
+from tests.fakes.kafka.sessions import Key
 from tests.quota.model.world import START, World
 from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import ScannedTopic

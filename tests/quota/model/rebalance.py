@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tests.fakes.kafka.logs import Log
+from tests.fakes.kafka.wire import Response
 from tests.quota.model.chain import Chain
 from tests.quota.model.follower import Fetcher, Replica
 from tests.quota.model.hops import Sidecar
 from tests.quota.model.leader import LeaderNode
-from tests.quota.model.logs import Log
 from tests.quota.model.promise import Exceptions, SideMeter
-from tests.quota.model.wire import Response
 from tests.quota.model.world import START, World
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
@@ -120,7 +120,7 @@ def play(rebalance: Rebalance) -> Figures:
                 replicas: list[Replica] = []
                 for _ in range(rebalance.partitions):
                     size = rebalance.batches[number % len(rebalance.batches)]
-                    log = Log((TOPIC.encode(), number), (size,), int(200 * MB // size) + 1000)
+                    log = Log.of_pattern((TOPIC.encode(), number), (size,), int(200 * MB // size) + 1000)
                     leaders[leader].logs[log.key] = log
                     replicas.append(Replica(log, 0, world.now))
                     number += 1

@@ -6,14 +6,14 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tests.fakes.leader_sessions import Key
+from tests.fakes.kafka.logs import Log
+from tests.fakes.kafka.sessions import Key
+from tests.fakes.kafka.wire import MAX_WAIT_MS, PARTITION_MAX_BYTES, Response, entry_packer
 from tests.quota.model.chain import Chain
 from tests.quota.model.follower import Fetcher, Replica
 from tests.quota.model.hops import Sidecar
 from tests.quota.model.leader import LeaderNode
-from tests.quota.model.logs import Log
 from tests.quota.model.scenario import Rogue, Scenario
-from tests.quota.model.wire import MAX_WAIT_MS, PARTITION_MAX_BYTES, Response, entry_packer
 from tests.quota.model.world import World
 from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch_request import FetchRequest, decode_fetch_request, encode_fetch_request
@@ -158,7 +158,7 @@ class Peer:
         )
 
     def _made_up(self, number: int) -> FetchRequest:
-        made_up = [Log((b"made-up-%08d" % (number * 10 + one), one), (1,), 0) for one in range(10)]
+        made_up = [Log.of_pattern((b"made-up-%08d" % (number * 10 + one), one), (1,), 0) for one in range(10)]
         wanted = [(log, 0, PARTITION_MAX_BYTES) for log in made_up]
         return self._request(self.scenario.version, wanted, replica_id=ROGUE_ID + 1 + number, max_wait_ms=50)
 

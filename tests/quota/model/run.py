@@ -7,19 +7,19 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from functools import partial
 
-from tests.fakes.leader_sessions import Key
+from tests.fakes.kafka.logs import FIRST_WITH_WHOLE_BATCHES, Log
+from tests.fakes.kafka.sessions import Key
+from tests.fakes.kafka.wire import PARTITION_MAX_BYTES
 from tests.quota.model.chain import Chain
 from tests.quota.model.coverage import Facts, covered
 from tests.quota.model.follower import Fetcher, Replica
 from tests.quota.model.happenings import happen
 from tests.quota.model.hops import Sidecar
 from tests.quota.model.leader import LeaderNode
-from tests.quota.model.logs import FIRST_WITH_WHOLE_BATCHES, Log
 from tests.quota.model.promise import ROUND_TRIP, Exceptions, SideMeter
 from tests.quota.model.rogues import join
 from tests.quota.model.scenario import RACKS, Partition, Scenario, Side, TopicPartition
 from tests.quota.model.watch import Watch
-from tests.quota.model.wire import PARTITION_MAX_BYTES
 from tests.quota.model.world import START, Violation, World
 from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.quota.settings import ThrottleSettings
@@ -73,7 +73,7 @@ class Run:
         self.fetchers: dict[tuple[int, int, int], Fetcher] = {}
         replicas: dict[tuple[int, int, int], list[Replica]] = {}
         for spec in scenario.partitions:
-            log = Log(self.key(spec.topic, spec.number), spec.pattern, spec.count, spec.last)
+            log = Log.of_pattern(self.key(spec.topic, spec.number), spec.pattern, spec.count, spec.last)
             self.leaders[spec.leader].logs[log.key] = log
             self.logs.append(log)
             place = spec.leader, spec.follower, spec.fetcher

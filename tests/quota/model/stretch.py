@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tests.quota.model.wire import Response
+from tests.fakes.kafka.wire import Response
 from weir.proxy.relay.buffers import SMALL_BUFFER_SIZE
 from weir.proxy.relay.passage import ASK_SECONDS, Passage
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.fakes.leader_sessions import Key
+from tests.fakes.kafka.sessions import Key
+from tests.fakes.kafka.wire import PARTITION_MAX_BYTES
 from tests.quota.model.promise import Meter
 from tests.quota.model.usage import LOOK_SECONDS
-from tests.quota.model.wire import PARTITION_MAX_BYTES
 
 if TYPE_CHECKING:
     from tests.quota.model.run import Run

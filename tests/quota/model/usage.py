@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tests.fakes.leader_sessions import Key
+from tests.fakes.kafka.sessions import Key
+from tests.fakes.kafka.wire import PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES
 from tests.quota.model.follower import Fetcher
 from tests.quota.model.promise import ROUND_TRIP, Meter
-from tests.quota.model.wire import PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES
 
 if TYPE_CHECKING:
     from tests.quota.model.run import Run

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from tests.fakes.leader_sessions import Key
+from tests.fakes.kafka.logs import Log
+from tests.fakes.kafka.sessions import Key
+from tests.fakes.kafka.wire import PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES
 from tests.quota.model.chain import Chain
 from tests.quota.model.follower import Fetcher, Replica
 from tests.quota.model.hops import Sidecar
-from tests.quota.model.logs import Log
 from tests.quota.model.promise import Meter, Term
 from tests.quota.model.urgency import Urgency
 from tests.quota.model.usage import LOOK_SECONDS, MOST_IN_AN_ANSWER_SECONDS, Usage
-from tests.quota.model.wire import PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES
 from tests.quota.model.world import START
 
 if TYPE_CHECKING:

@@ -1,11 +1,11 @@
-"""Requests and answers of the model: the real messages, and what each answer's records are."""
+"""Requests and answers: the real messages, and what each answer's records are."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container
 from functools import lru_cache
 
-from tests.fakes.leader_sessions import Key
+from tests.fakes.kafka.sessions import Key
 from weir.protocol.fetch_response import encode_fetch_response
 from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.header import SIZE
@@ -69,7 +69,10 @@ def scan(version: int, frame: bytes) -> tuple[ResponseHead, list[ScannedTopic]]:
 
 @lru_cache(maxsize=32)
 def entry_packer(version: int) -> Callable[[int, int, int, int], bytes]:
-    """Packs (partition, leader epoch, fetch offset, partition_max_bytes) of one requested partition."""
+    """Packs (partition, leader epoch, fetch offset, partition_max_bytes) of one requested partition.
+
+    Each other field has a value of its own, to be told from what changed it.
+    """
     row = FETCH_VERSIONS[version]
     layout, names = row.request_partition.layout, row.request_partition.names
     tail = b"\x00" if row.is_flexible else b""
@@ -81,7 +84,15 @@ def entry_packer(version: int) -> Callable[[int, int, int, int], bytes]:
     ]
 
     def pack(partition: int, leader_epoch: int, fetch_offset: int, max_bytes: int) -> bytes:
-        values = (partition, leader_epoch, fetch_offset, max_bytes, 0)
+        values = (partition, leader_epoch, fetch_offset, max_bytes, 1_000 + partition)
         return layout.pack(*[values[place] for place in places]) + tail
 
     return pack
+
+
+def requested_partition(
+    version: int, partition: int, fetch_offset: int, max_bytes: int, leader_epoch: int | None = None
+) -> bytes:
+    """One partition of a request; of the other fields each has a value of its own, to be told from what changed it."""
+    epoch = 1_000 + partition if leader_epoch is None else leader_epoch
+    return entry_packer(version)(partition, epoch, fetch_offset, max_bytes)
