@@ -101,17 +101,16 @@ class StrictLedger:
         return now + SHORTEST_WAIT_SECONDS
 
     def want(self, *, is_waited_for: bool = False) -> float:
-        """Note that a link wants budget. Returns the credit.
+        """Note that a link wants budget. Returns the credit, which begins at 0 after a second without use.
 
-        After a second without anyone wanting or sending, no more of it is left than the window has room for on top of a
-        second's quota: it would come as a burst. What links in line wait for stays.
+        Else it would come as a burst on top of the first second's quota. What links in line wait for stays.
         """
         now = self.clock()
         self._advance(now)
         is_new = now >= self._wanted_until and not is_waited_for
         self._wanted_until = max(self._wanted_until, now + WINDOW_SECONDS)
         if is_new and not self._sent and not self.reserved:
-            self._credit = min(self._credit, (self.rate or 0) * WINDOW_SLACK)
+            self._credit = min(self._credit, 0.0)
         return self._credit - self._exempt_owed + EPSILON_BYTES
 
     def keep_wanted(self) -> None:

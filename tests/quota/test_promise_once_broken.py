@@ -368,11 +368,6 @@ def test_partition_that_had_much_at_a_higher_rate_waits_one_turn(seed: int) -> N
     assert not violations(draw(Seeded(seed), 2))
 
 
-def test_quota_after_a_rest_has_credit_for_a_batch() -> None:
-    """A leader's credit began at 0 each time that an earlier hop asked, so what it asked for had to wait once more."""
-    assert not violations(draw(Seeded(1_022_708), 2))
-
-
 def test_partition_below_min_isr_whose_first_cap_was_too_small() -> None:
     """Its next cap was larger, but it came behind all others of the link for as long as those had something to send."""
     assert not violations(draw(Seeded(80_001_556), 1))
