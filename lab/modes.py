@@ -121,14 +121,17 @@ class KraftCluster(Cluster):
             jars.keep(controller.data, "*.checkpoint", kept)
 
     def _write_whose(self, broker: Broker) -> None:
-        """Write the one file that a folder without metadata needs."""
-        identity = {
-            "version": 1,
-            "cluster.id": self._cluster_id,
-            "node.id": broker.broker_id,
-            "directory.id": _kafka_uuid(),
-        }
-        (broker.data / "meta.properties").write_text(properties_text(identity))
+        """Write the one file that a log directory without metadata needs, into each of the broker's."""
+        lines = broker.properties.read_text().splitlines()
+        (folders,) = [line.partition("=")[2] for line in lines if line.startswith("log.dirs=")]
+        for folder in folders.split(","):
+            identity = {
+                "version": 1,
+                "cluster.id": self._cluster_id,
+                "node.id": broker.broker_id,
+                "directory.id": _kafka_uuid(),
+            }
+            (Path(folder) / "meta.properties").write_text(properties_text(identity))
 
     def _format_options(self) -> list[str]:
         """Return further options of the tool that formats the controller's folder."""

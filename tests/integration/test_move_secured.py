@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import os
-import re
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -61,14 +58,6 @@ class SecuredCluster(KraftCluster):
     def _prepare(self, ports: Ports) -> None:
         super()._prepare(ports)
         self.secured = {broker: ports.take() for broker in self.broker_ids}
-
-    def _wait_for_prepared(self) -> None:
-        """Broker 2's second directory needs an id of its own; the controller's was made by Kafka's own tool."""
-        super()._wait_for_prepared()
-        first = self.brokers[2].data / "meta.properties"
-        new = base64.urlsafe_b64encode(b"\0" + os.urandom(15)).decode().rstrip("=")
-        text = re.sub("directory.id=.*", f"directory.id={new}", first.read_text())
-        (self.brokers[2].data.parent / "second" / "meta.properties").write_text(text)
 
     def _properties_of(self, place: Place, data: Path) -> dict[str, object]:
         own = super()._properties_of(place, data)
