@@ -297,6 +297,7 @@ def test_clients_are_told_beside_moves_and_in_the_hour_before(past: Past) -> Non
     start = START + minutes(90)
     past.put(BROKER_RATES, *broker_minutes(1, "leader", *[(1e6, 0)] * 10, start=start))
     past.put(BROKER_RATES, *broker_minutes(2, "leader", *[(1e6, 0)] * 10, start=start))
+    past.put(BROKER_RATES, *broker_minutes(3, "leader", (0, 1e6)))  # so the range begins before that hour
     past.put(CLIENT_RATES, *client_minutes(1, *[(9e6, 9e6)] * 30, *[(43e6, 5e6)] * 60, *[(41e6, 5e6)] * 10))
     past.put(CLIENT_RATES, *client_minutes(2, *[(1e6, 2e6)] * 10, start=start))
     past.put(CLIENT_RATES, *client_minutes(3, *[(8e6, 8e6)] * 100))
