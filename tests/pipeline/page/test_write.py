@@ -337,6 +337,9 @@ def test_clients_are_drawn_below_their_broker_on_one_scale(past: Past) -> None:
     tops = [int(top) for top in re.findall(r'class="area read" d="M0 \d+L0 (\d+)H', page)]
     assert heights[0] == heights[1] == 909  # both have their line of 0 there: 1.08 above it, 0.108 below
     assert heights[0] - tops[0] == pytest.approx(2 * (heights[1] - tops[1]), abs=2)
+    ends = [int(end) for end in re.findall(r'class="area written" d="M0 \d+L0 (\d+)H', page)]
+    assert len(ends) == 2
+    assert min(ends) > heights[0]
 
 
 def test_page_without_clients_says_nothing_of_them(past: Past) -> None:
