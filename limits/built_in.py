@@ -70,7 +70,7 @@ class PacedLimiter:
         return seconds
 
     def owe(self, seconds: float) -> None:
-        """Have at least so much time still to be taken."""
+        """Make `throttle_time` at least `seconds`, which another process has counted, if there is a limit."""
         if self._limit is not None:
             self._free_at = max(self._free_at, self._clock() + seconds)
 

@@ -143,7 +143,7 @@ class Group:
         return self.pause() * self._slowed.speed
 
     def owe(self, seconds: float) -> None:
-        """Owe at least so many seconds of the whole limit: what passed was counted by the process before."""
+        """Make its clients wait for at least so many seconds of the whole limit, as the process before counted."""
         for limiter in self._limiters.values():
             limiter.owe(seconds)
 

@@ -64,7 +64,7 @@ class GuardedLimiter:
             self._called("configure", lambda: limiter.configure(settings))
 
     def owe(self, seconds: float) -> None:
-        """Have it owe at least so many seconds of its clock. Those of others know no debt that is not their own."""
+        """Owe at least so many seconds of its clock. A limiter that users wrote can't be told, and owes no more."""
         if isinstance(self._limiter, PacedLimiter):
             self._limiter.owe(seconds)
 

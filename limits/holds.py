@@ -27,9 +27,11 @@ class HoldFacts(NamedTuple):
     most: float
     """Seconds for which it is held at most."""
     gives_way: Literal["to all", "to other kinds"]
-    """Which requests behind it have it go: any, where its answer costs nothing, or those of another API.
+    """Which requests end the hold when they arrive behind it on the same connection.
 
-    A Fetch behind a Produce is of another one: while sarama waits for its answer, it sends no heartbeat.
+    "to all": any request does, as an answer without records costs nothing. "to other kinds": one of another API does,
+    such as a heartbeat behind a Produce. A Fetch behind a Produce does, too: sarama sends no heartbeat before that
+    Fetch is answered.
 
     What it moves then counts: the client's next one waits for so much longer.
     """

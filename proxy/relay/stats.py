@@ -89,8 +89,8 @@ class RelayStats:
     def of_clients(self) -> Iterator[Relayed | None]:
         """Yield None between two parts of a long work, and at last the bytes of all clients' links so far.
 
-        Those of links that opened meanwhile are left for the next time. They fall by a link's first bytes where these
-        turn out to be a replica's.
+        Links that open meanwhile are counted the next time. A link counts as a client's until its first replica fetch:
+        then the total is less by what it had relayed, such as 100 bytes of a handshake.
         """
         self._seen, self._gone = {}, Relayed()
         requests = answers = 0
