@@ -134,7 +134,7 @@ def test_rates_keep_to_limits_and_above_what_producers_write(link: Shared, lowes
 @settings(max_examples=150, deadline=None)
 @given(shared())
 def test_rates_settle_at_what_is_left_and_clients_lack_nothing(link: Shared) -> None:
-    """Twenty intervals after the last change nothing changes any more."""
+    """Twenty intervals after the last change nothing changes any more, but for a byte: sizes are whole bytes."""
     link.run(60)
     _, allowance, got = link.history[-1]
     wish, inflow = link.wish(link.now), link.inflow(link.now)
@@ -142,7 +142,7 @@ def test_rates_settle_at_what_is_left_and_clients_lack_nothing(link: Shared) -> 
     if wish + INFLOW_MARGIN * inflow <= CAPACITY:
         assert got == pytest.approx(wish)
         assert allowance.rates[OUT] == pytest.approx(wanted, rel=0.051)
-        assert len(set(link.rates[45:])) == 1
+        assert max(link.rates[45:]) - min(link.rates[45:]) <= 1
 
 
 @pytest.mark.long
