@@ -17,6 +17,7 @@ MB = 1_000_000
 _FIRST_VERSION_OF_LEADER_EPOCHS = 5  # of Fetch: what replicas use from inter.broker.protocol.version 0.11 on
 _LONG_POLLS_SECONDS = 1.5  # three of replica.fetch.wait.max.ms
 
+LATE_WRITE_SECONDS = 0.05  # how much later than usual a follower on a busy machine may write what came
 LEAST_MEAN = 0.6
 """How much of its quota a move has to use here: a busy machine keeps it from more. bench.moves has the tight bound."""
 
@@ -181,7 +182,7 @@ def assert_keeps(series: Series, rate: int, least: float = LEAST_MEAN, batch_byt
     What an idle budget has saved comes at once, and in a short move counts for much. The mean has to reach
     `least` x rate. `batch_bytes` is the largest batch of what is moved. A follower that has no processor for a while
     writes in one second what came in two, which is no fault of a sidecar: a second may have more by what the file was
-    behind the quota when it began.
+    behind the quota when it began, and by what a write that came LATE_WRITE_SECONDS late has brought into it.
     """
     begin, end = series.span
     assert least * rate <= series.mean_rate() <= rate * (1 + SAVED_SECONDS / (end - begin))
@@ -191,7 +192,7 @@ def assert_keeps(series: Series, rate: int, least: float = LEAST_MEAN, batch_byt
             first += 1
         before = series.totals[first]
         late = max(0.0, rate * (series.begun[first] - begin) - (before - series.totals[0]))
-        came, most = total - before, 1.05 * rate + batch_bytes + late
+        came, most = total - before, (1.05 + LATE_WRITE_SECONDS) * rate + batch_bytes + late
         assert came <= most, f"{came:,} bytes in the second up to {moment:.2f}, of {most:,.0f}"
 
 

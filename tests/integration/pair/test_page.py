@@ -22,10 +22,10 @@ def test_page_follows_a_move(pair: Cluster, browser: Browser, tmp_path: Path) ->
     The samples before the page was opened are there, too.
     """
     sidecar = pair.sidecars[1]
-    topic = filled(pair, "orders", [1], 100 * MB, batch_bytes=LONG)
+    topic = filled(pair, "orders", [1], 150 * MB, batch_bytes=LONG)
     lease = {"seconds": 3600, "owner": "ann", "reason": "broker 2 is new"}
     sidecar.put_throttle({**throttle(topic, leader=2 * MB), "lease": lease})
-    with moving(pair, [topic], [1, 2], seconds=90) as received:
+    with moving(pair, [topic], [1, 2], seconds=120) as received:
         wait_for_bytes(pair, received, 8 * MB)
         for width, touch in ((DESK, False), (PHONE, True)):
             for scheme in ("light", "dark"):
