@@ -47,6 +47,7 @@ class GrantQueue:
         self._ranked: dict[ReplicaPartition, None] = {}  # all that waited when they were ranked, the most urgent first
         self._entered: dict[ReplicaPartition, None] = {}  # what has come since, in its order
         self._ranked_at = -math.inf
+        self._ranked_for = side.under_min_isr  # the partitions below their min ISR at that time
         self._owed = 0.0  # bytes that FLOOR has given to what is not the most urgent and it has not had yet
         self.last = 0  # bytes of the last grant; 0 while there was none
         self._largest = 0  # the same of the largest since turns were counted anew
@@ -110,8 +111,9 @@ class GrantQueue:
         """Rank the queue, where that is due, by an answer at `answered_at` or since. Done in steps."""
         if self._side.rules.settings.order == "round-robin":
             return
+        under_min_isr = self._side.under_min_isr
         is_same = answered_at < self._ranked_at and len(self.waiting) == len(self._ranked)
-        if now - self._ranked_at < RANK_SECONDS or is_same:
+        if under_min_isr == self._ranked_for and (now - self._ranked_at < RANK_SECONDS or is_same):
             return
         waiting, self._entered = list(self), {}
         remaining: list[float] = []
@@ -120,13 +122,9 @@ class GrantQueue:
                 yield
             remaining += [bytes_to_go(replica) for replica in waiting[first : first + PER_STEP]]
         ranked = [waiting[place] for place in (yield from _sorted_places(remaining))]
-        if under_min_isr := self._side.under_min_isr:
+        if under_min_isr:
             ranked.sort(key=lambda one: (one.topic.name, one.partition) not in under_min_isr)
-        self._ranked, self._ranked_at = dict.fromkeys(ranked), now
-
-    def rank_anew(self) -> None:
-        """Have the queue ranked before the next grant: other partitions are below their min ISR."""
-        self._ranked_at = -math.inf
+        self._ranked, self._ranked_at, self._ranked_for = dict.fromkeys(ranked), now, under_min_isr
 
     def _at_risk(self) -> Iterator[ReplicaPartition]:
         under_min_isr = self._side.under_min_isr

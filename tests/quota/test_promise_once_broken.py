@@ -5,6 +5,8 @@ import pytest
 from tests.quota.model.draw import draw
 from tests.quota.model.judge import judge
 from tests.quota.model.scenario import MB, Event, Partition, Rogue, Scenario, Seeded, Side
+from weir.quota.scopes import Reassigned
+from weir.quota.settings import QuotaSettings
 
 
 def violations(scenario: Scenario) -> list[str]:
@@ -371,3 +373,17 @@ def test_partition_that_had_much_at_a_higher_rate_waits_one_turn(seed: int) -> N
 def test_partition_below_min_isr_whose_first_cap_was_too_small() -> None:
     """Its next cap was larger, but it came behind all others of the link for as long as those had something to send."""
     assert not violations(draw(Seeded(80_001_556), 1))
+
+
+def test_quota_that_observes_moves_changes_no_order() -> None:
+    """A change of the moves had the partitions ranked anew, half a second early: another one was next."""
+    observed = QuotaSettings("reassignment", 0, Reassigned(), is_observed=True)
+    follower = Side(100_000, (0,), quotas=(observed,))
+    partitions = (
+        Partition(0, 2, 0, 0, 1, True, (10_000,), 7),
+        Partition(0, 3, 0, 0, 1, True, (100_000,), 3),
+    )
+    events = (Event(0.285, "reassign", 793, 0, 0),)
+    assert not violations(
+        Scenario(16, "follower", Side(None, (0,)), follower, partitions, events, latency=0.0005, seconds=8.0)
+    )

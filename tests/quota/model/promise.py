@@ -88,7 +88,7 @@ def most_in_all(quotas: Sequence[tuple[float, int | None]], until: float, allowe
 class Told:
     """The high watermarks that passed one hop of one connection; each is what `in sync` is judged by."""
 
-    __slots__ = ("_caught_up", "before", "headers", "high_watermarks", "lately")
+    __slots__ = ("_caught_up", "before", "headers", "high_watermarks", "lately", "older")
 
     def __init__(self, caught_up: Callable[[Key], tuple[int, float]]) -> None:
         """`caught_up` returns which high watermark a replica had reached when it had caught up last, and when."""
@@ -96,6 +96,7 @@ class Told:
         self.high_watermarks: dict[Key, int] = {}
         self.headers: dict[bytes, bytes] = {}
         self.before: dict[Key, int] = {}  # what was told before an election, until the next answer
+        self.older: dict[Key, int] = {}  # what was told of a log that was then made anew, until the new one's is told
         self.lately: dict[Key, tuple[int, float]] = {}  # up to which offset a replica counts as in sync, and until when
 
     def take(self, topics: Sequence[ScannedTopic]) -> None:
@@ -106,6 +107,7 @@ class Told:
                 continue
             self.headers[name] = headers
             for partition, error_code, high_watermark, _ in RESPONSE_ENTRY.iter_unpack(headers):
+                self.older.pop((name, partition), None)
                 if not error_code:
                     self.high_watermarks[name, partition] = high_watermark
 
@@ -119,14 +121,17 @@ class Told:
         self.headers.pop(key[0], None)
 
     def forget(self, key: Key) -> None:
-        """A partition is made anew."""
-        for told in (self.high_watermarks, self.before, self.lately):
-            told.pop(key, None)
+        """A partition is made anew. No sidecar knows before it is told: a replica in sync at 0 still is until then."""
+        self.before.pop(key, None)
+        self.lately.pop(key, None)
+        if (told := self.high_watermarks.pop(key, None)) is not None:
+            self.older[key] = told
         self.headers.pop(key[0], None)
 
     def is_in_sync(self, key: Key, offset: int, now: float) -> bool:
         """Whether a replica that asks from `offset` on is known to be in sync, or was lately."""
-        if 0 <= self.high_watermarks.get(key, self.before.get(key, -1)) <= offset:
+        told = self.high_watermarks.get(key, self.before.get(key, self.older.get(key, -1)))
+        if 0 <= told <= offset:
             return True
         since, at = self._caught_up(key)
         if offset >= since and now - at < IN_SYNC_LATELY_SECONDS + LONGEST_POLL_SECONDS:
