@@ -161,9 +161,9 @@ def _end(verdict: Verdict, show: Callable[[datetime], str]) -> Answer:
     count = counted(len(ends.open), "open move")
     if ends.end is not None:
         until = "no end in sight by the slowest pace" if ends.latest is None else show(ends.latest)
-        earliest = show(ends.earliest or ends.end)
         sentence = f"{show(ends.end)} for {'all of ' if len(ends.open) > 1 else ''}{count}"
-        sentence += f" (from {earliest} to {until}), by the paces up to {show(verdict.sampled_until)}."
+        sentence += _range("from ", show(ends.earliest or ends.end), until)
+        sentence += f", by the paces up to {show(verdict.sampled_until)}."
     else:
         stuck = sum(move.end is None for move in ends.open)
         sentence = f"Not known: {stuck:,} of {count} {'does' if stuck == 1 else 'do'} not come closer."
@@ -177,9 +177,13 @@ def _open_move(move: OpenMove, show: Callable[[datetime], str]) -> str:
     behind = f"{counted(move.lag_messages, 'message')} behind" if move.lag_messages else "not known how far behind"
     if move.end is None:
         return f"{move.replica}: {behind}, no closer"
-    earliest = show(move.earliest or move.end)
     latest = "no end in sight" if move.latest is None else show(move.latest)
-    return f"{move.replica}: {show(move.end)} ({earliest} to {latest}), {behind}"
+    return f"{move.replica}: {show(move.end)}{_range('', show(move.earliest or move.end), latest)}, {behind}"
+
+
+def _range(begin: str, earliest: str, latest: str) -> str:
+    """Return the range of an end in brackets; nothing where all paces lead to the same."""
+    return "" if earliest == latest else f" ({begin}{earliest} to {latest})"
 
 
 def _bottleneck(verdict: Verdict) -> Answer:
