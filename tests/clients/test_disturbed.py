@@ -38,7 +38,7 @@ AT_ONCE, LATE = 50, 0.25  # records in an answer of Kafka alone, and seconds unt
 MOST_TWICE: Final = 2  # seconds of the limit: what is read again, as it was not committed
 _OF_A_CONNECTION: Final = re.compile(
     r"connect|closed|EOF|refused|reset|broken|transport|NetworkException|Disconnect|unreachable|no leader|LEADER"
-    r"|retr|dead|node|Connection|heartbeat|[Bb]roker|metadata",
+    r"|retr|dead|node|Connection|heartbeat|[Bb]roker|metadata|network data",
 )
 """What clients say where a broker's connections break, as they do when Kafka itself starts anew."""
 
