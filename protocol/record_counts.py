@@ -8,14 +8,15 @@ records are its own: only these count.
 
 import struct
 from collections.abc import Callable, Container, Generator, Mapping
-from typing import Final, TypeAlias
+from functools import lru_cache
+from typing import Final
 
-from weir.protocol.batch_counter import BatchCounter
+from weir.protocol.batch_counter import count_batches, count_others
 from weir.protocol.fetch_versions import ABORTED_TRANSACTION_SIZE, FETCH_VERSIONS, TOPIC_ID_SIZE, FetchVersion
+from weir.protocol.frame_reader import CannotRead, FrameReader, Structure
 from weir.protocol.header import FETCH, PRODUCE, SHARE_FETCH, SIZE
-from weir.protocol.primitives import LONGEST_STRING
+from weir.protocol.primitives import LONGEST_STRING, STRING_LENGTH
 from weir.protocol.produce_versions import PRODUCE_VERSIONS, ProduceVersion
-from weir.protocol.varint import LONGEST_VARINT
 
 MOST_PARTITIONS: Final = 20_000
 """With more partitions in one frame the rest is not counted, as each takes some microseconds."""
@@ -32,125 +33,60 @@ _COUNTED: Final[Mapping[int, tuple[str, Container[int]]]] = {
     SHARE_FETCH: ("share", SHARE_FETCH_VERSIONS),
 }
 
-_INT16: Final = struct.Struct(">h")
-_THROTTLE_AND_ERROR_SIZE: Final = 6
+_ERROR_SIZE: Final = 2
+_THROTTLE_AND_ERROR_SIZE: Final = SIZE.size + _ERROR_SIZE
 _LEADER_SIZE: Final = 8
 _ACQUIRED: Final = struct.Struct(">qqh")
 """Of records that a share group's member got: first offset, last offset, and how often they were delivered."""
 
 _ACKS_AND_TIMEOUT_SIZE: Final = 6
 _FIXED_HEADER_SIZE: Final = 8
-
-Structure: TypeAlias = Generator[int, bytes, None]
-"""Reads a frame. It yields n > 0 to be sent the next n bytes, and n < 0 to have -n bytes skipped."""
+_MOST_IN_A_BYTE: Final = 0x7F  # of a varint
 
 
 def _nothing(_: object) -> None:
     pass
 
 
-class _NotCounted(Exception):
-    """The frame cannot be read any further; the argument is the reason."""
+@lru_cache
+def _partition_head(fixed: int, after: int | None) -> struct.Struct:
+    """Return a struct that reads the count of transactions and, if there are none, the records' size of a partition.
+
+    Where `after` is None, there is no such count.
+    """
+    return struct.Struct(f">{fixed - SIZE.size}xii" if after is None else f">{fixed}xi{after}xi")
 
 
-class RecordCounts:
+class RecordCounts(FrameReader):
     """Counts one frame: an answer as its ResponseWatcher, a request by `watch`. Feed it from the size prefix on.
 
     It never raises: what cannot be read is not counted, and `fault` then has the reason, one of `frame` (lengths do not
     add up), `partitions` (too many) and `batch` (a length that no batch has; only its partition is not counted).
     """
 
-    __slots__ = (
-        "_batches",
-        "_held",
-        "_partitions",
-        "_skip",
-        "_starts_at_zero",
-        "_structure",
-        "_topic",
-        "_unread",
-        "_wanted",
-        "by_id",
-        "fault",
-        "left",
-        "on_passed",
-        "topics",
-    )
+    __slots__ = ("_partitions", "_starts_at_zero", "_topic", "by_id", "on_passed", "topics")
 
     def __init__(self, structure: str, version: int) -> None:
         """`structure` is "fetch" or "share" for a Fetch or ShareFetch answer, "produce" for a Produce request."""
         self.topics: dict[bytes, list[int]] = {}
         """[records, bytes of whole batches] by topic name or id."""
-        self.fault: str | None = None
-        self.left = -1
-        """Bytes of the frame still to come; -1 until that is known."""
         self.on_passed: Callable[[RecordCounts], object] = _nothing
         """Called with it by `passed`."""
-        self._unread = 0  # bytes of it that the structure has not taken
-        self._held = bytearray()
-        self._skip = 0
-        self._batches: BatchCounter | None = None
         self._topic = b""
         self._partitions = 0
         self._starts_at_zero = structure == "produce"
         self.by_id = structure == "share"
         """Whether topics go by their ids: also from Fetch v13 and Produce v13 on."""
-        self._structure: Structure | None
         if structure == "produce":
             asked = PRODUCE_VERSIONS[version]
             self.by_id = asked.names_topics_by_id
-            self._structure = self._produce(asked)
+            super().__init__(self._produce(asked))
         elif structure == "share":
-            self._structure = self._share()
+            super().__init__(self._share())
         else:
             row = FETCH_VERSIONS[version]
             self.by_id = row.names_topics_by_id
-            self._structure = self._fetch(row)
-        self._wanted = next(self._structure)
-
-    @property
-    def done(self) -> bool:
-        """Whether the frame's last byte was received."""
-        return self.left == 0
-
-    def receive(self, view: memoryview) -> int:
-        """Take the next bytes. Returns how many of them are of this frame."""
-        at, end = 0, len(view)
-        if self.left < 0:
-            at = min(SIZE.size - len(self._held), end)
-            head = self._held + view[:at]
-            if len(head) < SIZE.size:
-                self._held = head
-                return at
-            (size,) = SIZE.unpack(head)
-            if self._held:
-                self._held = bytearray()
-            self.left = self._unread = max(0, size)
-        end = min(end, at + self.left)
-        self.left -= end - at
-        while at < end and self._structure is not None:
-            if self._skip:
-                step = min(self._skip, end - at)
-                if self._batches is not None:
-                    self._batches.receive(view, at, at + step)
-                self._skip -= step
-                self._unread -= step
-                at += step
-                if not self._skip:
-                    self._read(self._structure, view[:0])
-            elif self._held or end - at < self._wanted:
-                step = min(self._wanted - len(self._held), end - at)
-                self._held += view[at : at + step]
-                at += step
-                if len(self._held) == self._wanted:
-                    held, self._held = self._held, bytearray()
-                    self._read(self._structure, memoryview(held))
-            else:
-                at += self._read(self._structure, view[at:end])
-        if not self.left and self._structure is not None:
-            self._structure = None
-            self.fault = self.fault or "frame"
-        return end
+            super().__init__(self._fetch(row))
 
     def watch(self, view: memoryview) -> bool:
         """Take the next bytes. Returns whether the last one has come, after `passed`."""
@@ -163,222 +99,203 @@ class RecordCounts:
         """Note that the frame has passed whole."""
         self.on_passed(self)
 
-    def _read(self, structure: Structure, view: memoryview) -> int:
-        """Read as much of the structure as is there whole, until something is skipped. Returns how many bytes it was.
-
-        What was to be skipped has passed. There is no look at the state for each field.
-        """
-        at, end, wanted, send = 0, len(view), self._wanted, structure.send
-        try:
-            wanted = wanted or next(structure)
-            while 0 < wanted <= end - at:
-                stop = at + wanted
-                wanted = send(bytes(view[at:stop]))
-                at = stop
-        except StopIteration:
-            self._structure = None
-        except _NotCounted as error:
-            self._structure = None
-            self.fault = str(error)
-        else:
-            self._unread -= at
-            if abs(wanted) > self._unread:
-                self._structure = None
-                self.fault = self.fault or "frame"
-            self._wanted, self._skip = (wanted, 0) if wanted > 0 else (0, -wanted)
-        return at
-
-    def step_over(self) -> int:
-        """Take the next bytes that need not be seen for received, without the frame's last one; returns how many.
-
-        These are what is left of a batch whose head was read, or of a frame that cannot be read.
-        """
-        if self._structure is None:
-            size = max(0, self.left - 1)
-        elif self._batches is not None:
-            size = self._batches.step_over(self._skip - 1)
-            self._skip -= size
-            self._unread -= size
-        else:
-            return 0
-        self.left -= size
-        return size
-
-    # The structures. As few pieces as can be, as each one costs about a microsecond: what is certain to follow is asked
-    # for along with it. Where that ends with a varint's first byte, the others are asked for if there are any.
+    # The structures. What is certain to follow is wanted in one piece; what is hot is read by local names, plainly.
 
     def _fetch(self, row: FetchVersion) -> Structure:
-        """Return the structure of an answer to a Fetch."""
         head, fixed = row.response_head.layout.size, row.response_partition.layout.size
+        self.skip(SIZE.size)
         if row.is_flexible:
-            return self._flexible(self._tags_after(SIZE.size), head, fixed)
-        after = SIZE.size if row.has_preferred_read_replica else 0
-        return self._classic(SIZE.size + head, fixed, after if row.has_aborted_transactions else None)
+            yield from self.tags()
+            yield from self._flexible(head, fixed)
+        else:
+            after = SIZE.size if row.has_preferred_read_replica else 0
+            yield from self._classic(head, fixed, after if row.has_aborted_transactions else None)
 
     def _produce(self, row: ProduceVersion) -> Structure:
-        yield _FIXED_HEADER_SIZE
+        self.skip(_FIXED_HEADER_SIZE)
         yield from self._string()  # the client id is not compact in any version
         if row.is_flexible:
-            yield from self._flexible(self._produce_head(), _ACKS_AND_TIMEOUT_SIZE, 0)
+            yield from self.tags()
+            yield from self.compact_bytes()  # the transactional id
+            yield from self._flexible(_ACKS_AND_TIMEOUT_SIZE, 0)
             return
         if row.is_transactional:
             yield from self._string()
         yield from self._classic(_ACKS_AND_TIMEOUT_SIZE, SIZE.size, None)
 
-    def _produce_head(self) -> Structure:
-        yield from self._tags_after(0)
-        yield from self._compact_bytes((yield 1))  # the transactional id
-
     def _classic(self, head: int, fixed: int, after: int | None) -> Structure:
         """Read topics, `head` bytes from here, of which each partition has `fixed` bytes before its records' size.
 
-        `after`: in between come aborted transactions, and so many bytes.
+        `after`: in between come aborted transactions, after their count, and so many bytes.
         """
-        for _ in range(self._checked(_last_int((yield head + SIZE.size)))):
-            (length,) = _INT16.unpack((yield _INT16.size))
+        partition = _partition_head(fixed, after)
+        size_at = partition.size - SIZE.size
+        self.skip(head)
+        yield from self.need(SIZE.size)
+        for _ in range(self._count()):
+            if self.at + STRING_LENGTH.size > self.end:
+                yield STRING_LENGTH.size
+            (length,) = STRING_LENGTH.unpack_from(self.view, self.at)
             if length < 0:
-                raise _NotCounted("frame")
-            named = yield length + SIZE.size
-            self._topic = named[:length]
-            for _ in range(self._checked_partitions(_last_int(named))):
-                size = _last_int((yield fixed + SIZE.size))
-                if after is not None:
-                    if transactions := self._checked(size):
-                        yield -transactions * ABORTED_TRANSACTION_SIZE
-                    size = _last_int((yield after + SIZE.size))
+                raise CannotRead("frame")
+            if self.at + (wanted := STRING_LENGTH.size + length + SIZE.size) > self.end:
+                yield wanted
+            name = self.at + STRING_LENGTH.size
+            self.at = name + length
+            self._topic = bytes(self.view[name : self.at])
+            partitions = self._checked_partitions(self._count())
+            view, at, end = self.view, self.at, self.end
+            for _ in range(partitions):
+                if at + partition.size > end:
+                    self.at = at
+                    yield partition.size
+                    view, at, end = self.view, self.at, self.end
+                transactions, size = partition.unpack_from(view, at)
+                if transactions > 0 and after is not None:
+                    self.at = at
+                    self.skip(transactions * ABORTED_TRANSACTION_SIZE)
+                    yield from self.need(partition.size)
+                    view, at, end = self.view, self.at, self.end
+                    (size,) = SIZE.unpack_from(view, at + size_at)
+                at += partition.size
                 if size > 0:
-                    yield self._records(size)
-                    self._end_of_records()
+                    self.at = at
+                    if left := self._count_usual(size):
+                        yield from self._count_others(left)
+                        view, end = self.view, self.end
+                    at = self.at
+            self.at = at
 
-    def _flexible(self, before: Structure, head: int, fixed: int) -> Structure:
-        """Read topics of a flexible version, `head` bytes behind what `before` reads.
+    def _flexible(self, head: int, fixed: int) -> Structure:
+        """Read topics of a flexible version, `head` bytes from here.
 
         Each partition begins with `fixed` bytes and aborted transactions; with neither where `fixed` is 0. Before the
         records' size comes an INT32: of the partition, or of the preferred read replica.
         """
-        yield from before
-        for _ in range((yield from self._count((yield head + 1)))):
-            for _ in range((yield from self._begin_topic())):
-                if fixed:
-                    for _ in range((yield from self._count((yield fixed + 1)))):
-                        yield from self._tags((yield ABORTED_TRANSACTION_SIZE + 1))
-                size = (yield from self._varint((yield SIZE.size + 1))) - 1
+        size_at = fixed + 1 + SIZE.size if fixed else SIZE.size
+        self.skip(head)
+        for _ in range((yield from self.count())):
+            partitions = yield from self._begin_topic()
+            view, at, end = self.view, self.at, self.end
+            for _ in range(partitions):
+                if at + size_at >= end:
+                    self.at = at
+                    yield size_at + 1
+                    view, at, end = self.view, self.at, self.end
+                if fixed and view[at + fixed] > 1:
+                    self.at = at + fixed
+                    yield from self._transactions()
+                    view, at, end = self.view, self.at, self.end
+                else:
+                    at += size_at
+                size = view[at] - 1
+                if size < _MOST_IN_A_BYTE:
+                    at += 1
+                else:
+                    self.at = at
+                    size = (yield from self.varint()) - 1
+                    view, at, end = self.view, self.at, self.end
                 if size > 0:
-                    yield self._records(size)
-                    self._end_of_records()
-                yield from self._tags((yield 1))
-            yield from self._tags((yield 1))
+                    self.at = at
+                    if left := self._count_usual(size):
+                        yield from self._count_others(left)
+                        view, end = self.view, self.end
+                    at = self.at
+                if at < end and not view[at]:
+                    at += 1
+                else:
+                    self.at = at
+                    yield from self.tags()
+                    view, at, end = self.view, self.at, self.end
+            self.at = at
+            yield from self.tags()
+
+    def _transactions(self) -> Structure:
+        """Step over aborted transactions, and over what is between these and the records' size."""
+        for _ in range((yield from self.count())):
+            self.skip(ABORTED_TRANSACTION_SIZE)
+            yield from self.tags()
+        yield from self.need(SIZE.size + 1)
+        self.at += SIZE.size
 
     def _share(self) -> Structure:
-        yield from self._tags_after(SIZE.size)
-        yield from self._compact_bytes((yield _THROTTLE_AND_ERROR_SIZE + 1))  # what the error is
-        # how long acquired records are locked is before the topics
-        for _ in range((yield from self._count((yield SIZE.size + 1)))):
+        self.skip(SIZE.size)
+        yield from self.tags()
+        self.skip(_THROTTLE_AND_ERROR_SIZE)
+        yield from self.compact_bytes()  # what the error is
+        self.skip(SIZE.size)  # how long acquired records are locked
+        for _ in range((yield from self.count())):
             for _ in range((yield from self._begin_topic())):
                 # the error of the fetch is behind the partition, and then that of its acknowledgements
-                yield from self._compact_bytes((yield SIZE.size + _INT16.size + 1))
-                yield from self._compact_bytes((yield _INT16.size + 1))
-                yield from self._tags((yield _LEADER_SIZE + 1))
-                size = yield from self._compact_bytes((yield 1))
+                self.skip(SIZE.size + _ERROR_SIZE)
+                yield from self.compact_bytes()
+                self.skip(_ERROR_SIZE)
+                yield from self.compact_bytes()
+                self.skip(_LEADER_SIZE)
+                yield from self.tags()
+                size = yield from self.compact_bytes()
                 acquired = 0
-                for _ in range((yield from self._count((yield 1)))):
-                    range_and_tags = yield _ACQUIRED.size + 1
-                    first, last, _ = _ACQUIRED.unpack_from(range_and_tags)
+                for _ in range((yield from self.count())):
+                    yield from self.need(_ACQUIRED.size)
+                    first, last, _ = _ACQUIRED.unpack_from(self.view, self.at)
+                    self.at += _ACQUIRED.size
                     acquired += max(0, last - first + 1)
-                    yield from self._tags(range_and_tags)
+                    yield from self.tags()
                 if acquired:
                     self._add(acquired, size)
-                yield from self._tags((yield 1))
-            yield from self._tags((yield 1))
+                yield from self.tags()
+            yield from self.tags()
 
-    def _begin_topic(self) -> Generator[int, bytes, int]:
+    def _begin_topic(self) -> Generator[int, None, int]:
         """Read a topic of a flexible version up to its partitions, and return how many there are."""
-        if self.by_id:
-            data = yield TOPIC_ID_SIZE + 1
-        else:
-            length = (yield from self._varint((yield 1))) - 1
-            if not 0 <= length <= LONGEST_STRING:
-                raise _NotCounted("frame")
-            data = yield length + 1
-        self._topic = data[:-1]
-        return self._checked_partitions((yield from self._count(data)))
+        length = TOPIC_ID_SIZE if self.by_id else (yield from self.varint()) - 1
+        if not 0 <= length <= LONGEST_STRING:
+            raise CannotRead("frame")
+        yield from self.need(length + 1)
+        self._topic = bytes(self.view[self.at : self.at + length])
+        self.at += length
+        return self._checked_partitions((yield from self.count()))
+
+    def _string(self) -> Structure:
+        yield from self.need(STRING_LENGTH.size)
+        (length,) = STRING_LENGTH.unpack_from(self.view, self.at)
+        self.skip(STRING_LENGTH.size + max(0, length))
+
+    def _count(self) -> int:
+        """Read an array's count of a classic version, which is there."""
+        (count,) = SIZE.unpack_from(self.view, self.at)
+        self.at += SIZE.size
+        return self.checked(count)
 
     def _checked_partitions(self, count: int) -> int:
-        count = self._checked(count)
         self._partitions += count
         if self._partitions > MOST_PARTITIONS:
-            raise _NotCounted("partitions")
+            raise CannotRead("partitions")
         return count
 
-    def _records(self, size: int) -> int:
-        """Count batches in the next bytes: returns what is to be yielded for them. Call `_end_of_records` then."""
-        self._batches = BatchCounter(size, starts_at_zero=self._starts_at_zero)
-        return -size
+    def _count_usual(self, size: int) -> int:
+        """Count batches in the next `size` bytes, a partition's records. Returns how many of the bytes are left."""
+        at = self.at
+        records_end = at + size
+        if records_end > self.frame_end:
+            raise CannotRead("frame")
+        records, self.at = count_batches(self.view, at, self.end, records_end)
+        if self.at > at:
+            self._add(records, self.at - at)
+        return records_end - self.at
 
-    def _end_of_records(self) -> None:
-        batches, self._batches = self._batches, None
-        assert batches is not None  # noqa: S101
-        if batches.corrupt:
+    def _count_others(self, left: int) -> Structure:
+        records, size, is_corrupt = yield from count_others(self, left, starts_at_zero=self._starts_at_zero)
+        if is_corrupt:
             self.fault = "batch"
-        if batches.complete:
-            self._add(batches.records, batches.complete)
+        if size:
+            self._add(records, size)
 
     def _add(self, records: int, size: int) -> None:
         topic = self._topic if self._topic in self.topics or len(self.topics) < MOST_TOPICS else b""
         counted = self.topics.setdefault(topic, [0, 0])
         counted[0] += records
         counted[1] += size
-
-    def _tags_after(self, size: int) -> Structure:
-        yield from self._tags((yield size + 1))
-
-    def _string(self) -> Structure:
-        (length,) = _INT16.unpack((yield _INT16.size))
-        if length > 0:
-            yield -length
-
-    # Each of these gets what ends with the first byte of a varint.
-
-    def _compact_bytes(self, data: bytes) -> Generator[int, bytes, int]:
-        """Step over a compact string, or records, and return the size."""
-        size = (yield from self._varint(data)) - 1
-        if size > 0:
-            yield -size
-        return max(0, size)
-
-    def _tags(self, data: bytes) -> Structure:
-        for _ in range((yield from self._varint(data))):
-            yield from self._varint((yield 1))
-            size = yield from self._varint((yield 1))
-            if size:
-                yield -size
-
-    def _count(self, data: bytes) -> Generator[int, bytes, int]:
-        """Read a compact array's count."""
-        return self._checked((yield from self._varint(data)) - 1)
-
-    def _varint(self, data: bytes) -> Generator[int, bytes, int]:
-        byte = data[-1]
-        value = byte & 0x7F
-        for index in range(1, LONGEST_VARINT):
-            if byte < 0x80:
-                return value
-            (byte,) = yield 1
-            value |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return value
-        raise _NotCounted("frame")
-
-    def _checked(self, count: int) -> int:
-        """Return an array's count; 0 where it is null. Each element takes a byte at least."""
-        if count > self._unread:
-            raise _NotCounted("frame")
-        return max(0, count)
-
-
-def _last_int(data: bytes) -> int:
-    """Return the INT32 at the end of `data`."""
-    return int(SIZE.unpack_from(data, len(data) - SIZE.size)[0])
 
 
 def counts_of(api_key: int, version: int) -> RecordCounts | None:

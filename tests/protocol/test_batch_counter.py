@@ -4,27 +4,43 @@ from __future__ import annotations
 
 import struct
 from itertools import pairwise
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
-from weir.protocol.batch_counter import BatchCounter
+from tests.protocol.wire import fetch_response, produce, string
+from weir.protocol.record_counts import RecordCounts
 
 NONE, GZIP, LZ4 = 0, 1, 3
 
 
-def count(
-    records: bytes, cuts: tuple[int, ...] = (), *, starts_at_zero: bool = False, size: int | None = None
-) -> BatchCounter:
+class Counted(NamedTuple):
+    """What was counted of a partition's records; `complete` are the bytes of whole batches."""
+
+    records: int
+    complete: int
+    corrupt: bool
+
+
+def count(records: bytes, cuts: tuple[int, ...] = (), *, starts_at_zero: bool = False) -> Counted:
     """Count `records` in pieces that end at `cuts`; what lies around a piece must not matter."""
-    counter = BatchCounter(len(records) if size is None else size, starts_at_zero=starts_at_zero)
-    edges = [0, *sorted(min(cut, len(records)) for cut in cuts), len(records)]
+    if starts_at_zero:
+        rest = struct.pack(">ii", 1000, 1) + string(b"a") + struct.pack(">iii", 1, 0, len(records)) + records
+        counts, data = RecordCounts("produce", 2), produce(1, 1, records=rest)
+    else:
+        counts, data = RecordCounts("fetch", 1), fetch_response(1, version=1, topics=((b"a", ((0, 7, records),)),))
+    start = len(data) - len(records)
+    edges = [0, start, *sorted(start + min(cut, len(records)) for cut in cuts), len(data)]
     for begin, end in pairwise(edges):
-        around = memoryview(b"\xff" * 7 + records[begin:end] + b"\xff" * 70)
-        counter.receive(around, 7, 7 + end - begin)
-    return counter
+        around = memoryview(data[begin:end] + (b"\xff" * 70 if end == len(data) else b""))
+        if begin < end:
+            assert counts.receive(around) == end - begin
+    assert not counts.left
+    found, complete = counts.topics.get(b"a", (0, 0))
+    return Counted(found, complete, counts.fault == "batch")
 
 
 def built(magic: int, codec: int, sizes: list[int], offset: int = 0) -> bytes:

@@ -44,7 +44,7 @@ def feed(counts: RecordCounts, data: bytes, cuts: tuple[int, ...] = ()) -> Recor
     for begin, end in pairwise(edges):
         if taken == begin:
             taken += counts.receive(memoryview(data)[begin:end])
-    assert (taken, counts.done) == (frame_size, True)
+    assert (taken, counts.left) == (frame_size, 0)
     return counts
 
 

@@ -1,0 +1,153 @@
+"""Reads one frame whose bytes pass in chunks of any size: a structure reads plainly what is there, and waits for more.
+
+Nothing is kept but the few bytes that a chunk's end cuts off from what is wanted in one piece.
+"""
+
+from collections.abc import Generator
+from typing import Final, TypeAlias
+
+from weir.protocol.errors import MalformedFrame
+from weir.protocol.header import SIZE
+from weir.protocol.varint import read_unsigned_varint
+
+Structure: TypeAlias = Generator[int, None, None]
+"""Reads a frame from `at` on. It yields n to have n bytes there in one piece, and may set `at` behind `end` before."""
+
+_NOTHING: Final = memoryview(b"")
+
+
+class CannotRead(Exception):
+    """The frame cannot be read any further; the argument is the reason."""
+
+
+class FrameReader:
+    """Feeds a structure with one frame. It never raises: `fault` has the reason where the frame cannot be read.
+
+    A structure reads `view[at:end]`, and moves `at`. The frame ends at `frame_end`, as offset in `view`; nothing may be
+    kept of these beyond a `yield`. `fault` is "frame" where lengths do not add up, or what a CannotRead says.
+    """
+
+    __slots__ = ("_held", "_skip", "_structure", "_wanted", "at", "end", "fault", "frame_end", "left", "view")
+
+    def __init__(self, structure: Structure) -> None:
+        self.fault: str | None = None
+        self.left = -1
+        """Bytes of the frame still to come; -1 until that is known."""
+        self.view = _NOTHING
+        self.at = self.end = self.frame_end = 0
+        self._held = bytearray()  # the first bytes of what is wanted in one piece
+        self._skip = 0  # bytes that nobody reads
+        self._structure: Structure | None = structure
+        self._wanted = 0
+
+    def receive(self, view: memoryview) -> int:
+        """Take the next bytes, from the frame's size prefix on. Returns how many of them are of this frame."""
+        at, end = 0, len(view)
+        if self.left < 0:
+            at = SIZE.size - len(self._held)
+            if at == SIZE.size <= end:
+                (size,) = SIZE.unpack_from(view)
+            else:
+                self._held += view[:at]
+                if at > end:
+                    return end
+                (size,) = SIZE.unpack(self._held)
+                self._held.clear()
+            self.left = max(0, size)
+        end = min(end, at + self.left)
+        self.left -= end - at
+        structure = self._structure
+        if structure is not None:
+            try:
+                self._read(structure, view if end == len(view) else view[:end], at)
+            except StopIteration:
+                self._structure = None
+            except (CannotRead, MalformedFrame) as error:
+                self._structure = None
+                self.fault = self.fault or (str(error) if isinstance(error, CannotRead) else "frame")
+            else:
+                if not self.left:
+                    self._structure = None
+                    self.fault = self.fault or "frame"
+            self.view = _NOTHING
+        return end
+
+    def step_over(self) -> int:
+        """Take the next bytes that nobody reads for received, without the frame's last one; returns how many."""
+        size = max(0, self.left - 1)
+        if self._structure is not None:
+            size = min(size, self._skip)
+            self._skip -= size
+        self.left -= size
+        return size
+
+    def _read(self, structure: Structure, view: memoryview, at: int) -> None:
+        """Let the structure read `view[at:]`. StopIteration where it has read all that it wants."""
+        end = len(view)
+        while True:
+            at += self._skip
+            if at > end:
+                self._skip = at - end
+                return
+            self._skip = 0
+            if self._held or end - at < self._wanted:
+                stop = at + self._wanted - len(self._held)
+                self._held += view[at:stop]
+                if stop > end:
+                    return
+                self.view, self.at, self.end = memoryview(self._held), 0, len(self._held)
+                self.frame_end = self.end + end - stop + self.left
+                self._held = bytearray()
+                at = stop
+            else:
+                self.view, self.at, self.end, self.frame_end = view, at, end, end + self.left
+                at = end
+            self._wanted = next(structure)
+            if self.at < self.end:
+                self._held += self.view[self.at :]
+            else:
+                self._skip = self.at - self.end
+
+    # For structures
+
+    def need(self, size: int) -> Structure:
+        """Have `size` bytes in one piece."""
+        if self.at + size > self.end:
+            yield size
+
+    def skip(self, size: int) -> None:
+        """Step over bytes, which may not be there yet."""
+        self.at += size
+        if self.at > self.frame_end:
+            raise CannotRead("frame")
+
+    def checked(self, count: int) -> int:
+        """Return an array's count; 0 where it is null. Each element takes a byte at least."""
+        if count > self.frame_end - self.at:
+            raise CannotRead("frame")
+        return max(0, count)
+
+    def varint(self) -> Generator[int, None, int]:
+        """Read an unsigned varint."""
+        while True:
+            value, after = read_unsigned_varint(self.view, self.at)
+            if after <= self.end:
+                self.at = after
+                return value
+            yield after - self.at
+
+    def count(self) -> Generator[int, None, int]:
+        """Read a compact array's count."""
+        return self.checked((yield from self.varint()) - 1)
+
+    def compact_bytes(self) -> Generator[int, None, int]:
+        """Step over a compact string, or records; returns the size."""
+        size = max(0, (yield from self.varint()) - 1)
+        self.skip(size)
+        return size
+
+    def tags(self) -> Structure:
+        """Step over a tag buffer."""
+        for _ in range((yield from self.varint())):
+            yield from self.varint()
+            self.skip((yield from self.varint()))
