@@ -59,7 +59,7 @@ def read_manifest(version: str, folder: Path = HERE) -> list[Jar]:
     """
     file = folder / f"jars-{version}.sha256"
     if not file.is_file():
-        known = ", ".join(sorted(name.stem.removeprefix("jars-") for name in folder.glob("jars-*.sha256")))
+        known = ", ".join(sorted(name.stem.removeprefix("jars-") for name in folder.glob("jars-[0-9]*.sha256")))
         raise JarsMissing(version, [], f"there is no list of its jars; the lab knows {known}.")
     jars = []
     for number, line in enumerate(file.read_text().splitlines(), 1):

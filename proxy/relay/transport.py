@@ -94,10 +94,10 @@ def has_hung_up(descriptor: int) -> bool:
     return bool(poll.poll(0))
 
 
-class TcpTransport:
-    """A connected, non-blocking TCP socket, watched by the running event loop: asyncio's own or uvloop."""
+class WatchedSocket:
+    """A connected, non-blocking stream socket, watched by the running event loop: asyncio's own or uvloop."""
 
-    __slots__ = ("_descriptor", "_loop", "connection", "receive_into", "send", "send_many", "tells_again")
+    __slots__ = ("_descriptor", "_loop", "connection", "tells_again")
 
     def __init__(self, connection: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
@@ -105,19 +105,9 @@ class TcpTransport:
         self._descriptor = connection.fileno()  # the loop takes a socket too, but writes its name each time
         # libuv stops watching a socket after a reset, although bytes may be left to read.
         self.tells_again: bool = isinstance(self._loop, asyncio.SelectorEventLoop)
-        # The socket's own methods: wrapping each in a method of this class would cost throughput.
-        self.receive_into: Callable[[memoryview, int], int] = connection.recv_into
-        self.send: Callable[[Buffer], int] = connection.send
-        self.send_many: Callable[[Sequence[Buffer]], int] = connection.sendmsg
-
-    def keep_unsent(self, most: int) -> bool:
-        """Set TCP_NOTSENT_LOWAT."""
-        with contextlib.suppress(OSError):  # the connection is gone
-            self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, most)
-        return True
 
     def finish(self) -> None:
-        """Send a FIN after all that was sent."""
+        """Send the end of the stream after all that was sent."""
         self.connection.shutdown(socket.SHUT_WR)
 
     def is_gone(self) -> bool:
@@ -130,10 +120,6 @@ class TcpTransport:
             return self.connection.recv(most, socket.MSG_PEEK)
         except OSError:
             return b""
-
-    def unacknowledged(self) -> int:
-        """How many bytes sent the peer's kernel has not acknowledged (SIOCOUTQ)."""
-        return unacknowledged(self._descriptor)
 
     def watch_reads(self, callback: Callable[[], None]) -> None:
         """Watch with the loop's add_reader."""
@@ -154,3 +140,26 @@ class TcpTransport:
     def close(self) -> None:
         """Close the socket. The peer gets a reset if something that it sent was not read."""
         self.connection.close()
+
+
+class TcpTransport(WatchedSocket):
+    """A `Transport` over plain TCP."""
+
+    __slots__ = ("receive_into", "send", "send_many")
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(connection)
+        # The socket's own methods: wrapping each in a method of this class would cost throughput.
+        self.receive_into: Callable[[memoryview, int], int] = connection.recv_into
+        self.send: Callable[[Buffer], int] = connection.send
+        self.send_many: Callable[[Sequence[Buffer]], int] = connection.sendmsg
+
+    def keep_unsent(self, most: int) -> bool:
+        """Set TCP_NOTSENT_LOWAT."""
+        with contextlib.suppress(OSError):  # the connection is gone
+            self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, most)
+        return True
+
+    def unacknowledged(self) -> int:
+        """How many bytes sent the peer's kernel has not acknowledged (SIOCOUTQ)."""
+        return unacknowledged(self._descriptor)

@@ -16,7 +16,7 @@ from typing import Final
 from weir.proxy.log import EventLog
 from weir.proxy.relay.buffers import LARGE_BUFFER_SIZE
 from weir.proxy.relay.tls_ends import Wanted, open_here
-from weir.proxy.relay.transport import TcpTransport, Transport
+from weir.proxy.relay.transport import Transport
 from weir.proxy.tls.keys import ClientAuth, Keys
 from weir.proxy.tls.live_keys import LiveKeys
 from weir.proxy.tls.results import HandshakeFailed
@@ -201,7 +201,7 @@ class _Worker:
             ours.close()
             connection.close()
             raise
-        return WorkerTransport(TcpTransport(ours), connection, handed, self.counts.taken, self._channel.read)
+        return WorkerTransport(ours, connection, handed, self.counts.taken, self._channel.read)
 
     @property
     def pid(self) -> int | None:

@@ -11,12 +11,10 @@ import select
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from weir.protocol.response_scanner import Buffer
-from weir.proxy.relay.transport import TcpTransport, has_hung_up, unacknowledged
-
-_Watch = Callable[[Callable[[], None]], None]
+from weir.proxy.relay.transport import WatchedSocket, has_hung_up, unacknowledged
 
 
 @dataclass(slots=True)
@@ -30,36 +28,34 @@ class Handed:
     worker_ended: bool = False
 
 
-@dataclass(eq=False, slots=True)
-class WorkerTransport:
-    """A `Transport` over it.
+class WorkerTransport(WatchedSocket):
+    """A `Transport` over `plain`, this end of the socketpair, of TLS on `tls`.
 
     `taken` returns how many of the bytes sent TLS has taken; `hear` takes what the worker has said, now.
     """
 
-    _plain: TcpTransport
-    _connection: socket.socket
-    _handed: Handed
-    _taken: Callable[[int], int]
-    _hear: Callable[[], None]
-    _sent: int = 0
-    _has_finished: bool = False
-    tells_again: bool = field(init=False)
-    watch_reads: _Watch = field(init=False)
-    unwatch_reads: Callable[[], None] = field(init=False)
-    watch_sends: _Watch = field(init=False)
-    unwatch_sends: Callable[[], None] = field(init=False)
+    __slots__ = ("_handed", "_has_finished", "_hear", "_sent", "_taken", "_tls")
 
-    def __post_init__(self) -> None:
-        plain = self._plain
-        self.tells_again = plain.tells_again
-        self.watch_reads, self.unwatch_reads = plain.watch_reads, plain.unwatch_reads
-        self.watch_sends, self.unwatch_sends = plain.watch_sends, plain.unwatch_sends
+    def __init__(
+        self,
+        plain: socket.socket,
+        tls: socket.socket,
+        handed: Handed,
+        taken: Callable[[int], int],
+        hear: Callable[[], None],
+    ) -> None:
+        super().__init__(plain)
+        self._tls = tls
+        self._handed = handed
+        self._taken = taken
+        self._hear = hear
+        self._sent = 0
+        self._has_finished = False
 
     def receive_into(self, buffer: memoryview, size: int = 0, /) -> int:
         """Read what the worker has decrypted."""
         try:
-            received = self._plain.receive_into(buffer, size)
+            received = self.connection.recv_into(buffer, size)
         except ConnectionResetError as error:
             raise self._failure() or error from None
         if not received and (failure := self._failure()) is not None:
@@ -68,17 +64,12 @@ class WorkerTransport:
 
     def send(self, data: Buffer, /) -> int:
         """Give bytes to the worker, which encrypts and sends them. Returns how many it took."""
-        try:
-            sent = self._plain.send(data)
-        except (BrokenPipeError, ConnectionResetError) as error:
-            raise self._failure() or error from None
-        self._sent += sent
-        return sent
+        return self.send_many((data,))
 
     def send_many(self, data: Sequence[Buffer], /) -> int:
         """Give several buffers to the worker. Returns how many bytes it took."""
         try:
-            sent = self._plain.send_many(data)
+            sent = self.connection.sendmsg(data)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise self._failure() or error from None
         self._sent += sent
@@ -87,22 +78,18 @@ class WorkerTransport:
     def finish(self) -> None:
         """Have the worker say farewell."""
         self._has_finished = True
-        self._plain.finish()
+        super().finish()
 
     def is_gone(self) -> bool:
         """Ask the kernel: TLS may have said farewell where TCP has not."""
-        return has_hung_up(self._connection.fileno()) or self._plain.is_gone()
-
-    def peek(self, most: int) -> bytes:
-        """Look at what the worker has decrypted."""
-        return self._plain.peek(most)
+        return has_hung_up(self._tls.fileno()) or super().is_gone()
 
     def unacknowledged(self) -> int:
         """Return what is on its way to TLS, and what the kernel has of the connection.
 
         In this order: what moves meanwhile counts twice, not never.
         """
-        return self._sent - self._taken(self._handed.number) + unacknowledged(self._connection.fileno())
+        return self._sent - self._taken(self._handed.number) + unacknowledged(self._tls.fileno())
 
     def keep_unsent(self, most: int) -> bool:
         """Return False: the worker takes as much as fits on its way to TLS."""
@@ -110,8 +97,8 @@ class WorkerTransport:
 
     def close(self) -> None:
         """Let go. The worker delivers what it has, and closes the connection."""
-        self._plain.close()
-        self._connection.close()
+        super().close()
+        self._tls.close()
 
     def _failure(self) -> OSError | None:
         """Return what ended the connection; None where its peer did, in an orderly way."""
@@ -121,6 +108,6 @@ class WorkerTransport:
         if self._handed.worker_ended:
             return ConnectionResetError("the worker with its TLS ended")
         poll = select.poll()
-        poll.register(self._plain.connection, 0)
+        poll.register(self._descriptor, 0)
         has_let_go = any(events & select.POLLHUP for _, events in poll.poll(0))
         return ConnectionResetError("the connection broke") if has_let_go and not self._has_finished else None
