@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 
 from weir.protocol.errors import MalformedFrame
 from weir.protocol.header import SIZE
+from weir.protocol.primitives import STRING_LENGTH
 from weir.protocol.varint import read_unsigned_varint
 
 Structure: TypeAlias = Generator[int, None, None]
@@ -139,6 +140,12 @@ class FrameReader:
     def count(self) -> Generator[int, None, int]:
         """Read a compact array's count."""
         return self.checked((yield from self.varint()) - 1)
+
+    def string(self) -> Structure:
+        """Step over a string that is not compact, and may be null."""
+        yield from self.need(STRING_LENGTH.size)
+        (length,) = STRING_LENGTH.unpack_from(self.view, self.at)
+        self.skip(STRING_LENGTH.size + max(0, length))
 
     def compact_bytes(self) -> Generator[int, None, int]:
         """Step over a compact string, or records; returns the size."""

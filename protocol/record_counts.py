@@ -113,14 +113,14 @@ class RecordCounts(FrameReader):
 
     def _produce(self, row: ProduceVersion) -> Structure:
         self.skip(_FIXED_HEADER_SIZE)
-        yield from self._string()  # the client id is not compact in any version
+        yield from self.string()  # the client id is not compact in any version
         if row.is_flexible:
             yield from self.tags()
             yield from self.compact_bytes()  # the transactional id
             yield from self._flexible(_ACKS_AND_TIMEOUT_SIZE, 0)
             return
         if row.is_transactional:
-            yield from self._string()
+            yield from self.string()
         yield from self._classic(_ACKS_AND_TIMEOUT_SIZE, SIZE.size, None)
 
     def _classic(self, head: int, fixed: int, after: int | None) -> Structure:
@@ -255,11 +255,6 @@ class RecordCounts(FrameReader):
         self._topic = bytes(self.view[self.at : self.at + length])
         self.at += length
         return self._checked_partitions((yield from self.count()))
-
-    def _string(self) -> Structure:
-        yield from self.need(STRING_LENGTH.size)
-        (length,) = STRING_LENGTH.unpack_from(self.view, self.at)
-        self.skip(STRING_LENGTH.size + max(0, length))
 
     def _count(self) -> int:
         """Read an array's count of a classic version, which is there."""

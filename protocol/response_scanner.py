@@ -68,17 +68,20 @@ class Expected(NamedTuple):
     holds_all: bool = False
 
 
+_NOTHING_KNOWN: Final = Expected()
+
+
 @dataclass(eq=False, repr=False, slots=True)
 class FetchResponseScanner:
     """Scans one Fetch response, in chunks of any size. Feed `receive` from the size prefix on until `done`.
 
     After an error it can't be used any more. `topics` is complete when `done`. `frame_size` is the size field as
-    received, and `head` the broker's head; both exist as soon as there are buffers to send.
+    received, and `head` the broker's head; both exist as soon as there are buffers to send. `expected` is then let go.
     """
 
     version: InitVar[int]
     correlation_id: int
-    expected: Expected = field(default=Expected())
+    expected: Expected = _NOTHING_KNOWN
     done: bool = field(init=False, default=False)
     topics: list[ScannedTopic] = field(init=False, default_factory=list)
     head: ResponseHead = field(init=False, default=ResponseHead())
@@ -221,6 +224,7 @@ class FetchResponseScanner:
         if not 0 <= count <= left // smallest_topic(row):
             raise MalformedFrame(f"{count} topics cannot stand in {left} bytes", count_at)
         expected, most = self.expected, self.expected.most_topics
+        self.expected = _NOTHING_KNOWN
         if most is not None and count > most:
             raise MalformedFrame(f"{count} topics answer a fetch that can have {most} at most", count_at)
 

@@ -301,8 +301,10 @@ class Connection:
                     self.to_upstream.append(buffer)
             case Expect(api_key, api_version, correlation_id) if not self._discarded:
                 passing, self._passing = self._passing, _PLAIN
-                observer = SaslAnswer(api_version) if api_key == SASL_AUTHENTICATE else passing.observer
-                self._expect(Pending(correlation_id, observer, watcher=passing.answer_watcher))
+                watcher = passing.answer_watcher
+                if api_key == SASL_AUTHENTICATE:
+                    watcher = SaslAnswer(api_version, self.fetches.session_lasts)
+                self._expect(Pending(correlation_id, passing.observer, watcher=watcher))
             case ReplicaFetch():
                 return self._decide(event)
             case PartDecoded():

@@ -20,7 +20,6 @@ from weir.protocol.request_events import ReplicaFetch
 from weir.protocol.request_stream import decodes_replicas
 from weir.protocol.response_scanner import FetchResponseScanner
 from weir.protocol.response_stream import Pending, ResponseObserver
-from weir.protocol.sasl_answer import SaslAnswer
 from weir.protocol.steps import Steps
 from weir.proxy.log import innermost_frame
 from weir.proxy.relay import outcomes
@@ -134,6 +133,10 @@ class ReplicaFetches:
         if api_version >= FIRST_SESSION_VERSION:
             self._release()
 
+    def session_lasts(self, seconds: float | None) -> None:
+        """Note for how long the client's SASL session lasts from now on; None: no end is known."""
+        self.session_end = math.inf if seconds is None else self.side.clock() + SESSION_PART * seconds
+
     def answer_begins(self) -> None:
         """Tell the throttle that a part of the oldest response awaited has come, and not all of it."""
         if self.throttle is not None:
@@ -150,10 +153,6 @@ class ReplicaFetches:
 
     def settle(self, observers: Sequence[ResponseObserver]) -> Steps[None] | None:
         """Tell the throttle about the responses that passed whole, the oldest first; None: it need not know of them."""
-        for observer in observers:
-            if isinstance(observer, SaslAnswer):
-                lifetime = observer.lifetime_seconds
-                self.session_end = math.inf if lifetime is None else self.side.clock() + SESSION_PART * lifetime
         scanners = [observer for observer in observers if isinstance(observer, FetchResponseScanner)]
         return self._settle(scanners) if scanners else None
 

@@ -75,6 +75,7 @@ def test_scanner_of_64_mb_in_a_64_kb_buffer_keeps_none_of_it(
         tracemalloc.stop()
 
     assert scanner.done
+    assert scanner.expected == Expected()  # and not what was appended
     assert sent == scanner.frame_size + 4 + len(APPENDED) > 64 * 2**20
     (topic,) = scanner.topics
     assert sum(seen.complete_bytes for seen in topic.records) == sum(map(sum, records))
