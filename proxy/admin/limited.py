@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 from collections import deque
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from weir.limits.clients import Client, Clients, GroupKey
 from weir.limits.facts import allowed_records, facts_of, sharing
+from weir.proxy.slices import in_slices
 
 MOST_SHOWN: Final = 20
 """The most clients in the status."""
@@ -26,11 +26,10 @@ _PER_SLICE: Final = 100
 
 async def limited_status(clients: Clients) -> dict[str, Any]:
     """Return the clients that wait most, as plain JSON values. The event loop runs in between."""
-    ranked: list[tuple[float, float, str, Client]] = []
-    for number, client in enumerate(clients, start=1):
-        ranked.append((client.rates.throttled_ratio(), client.rates.average(), client.client_id, client))
-        if not number % _PER_SLICE:
-            await asyncio.sleep(0)
+    ranked = [
+        (client.rates.throttled_ratio(), client.rates.average(), client.client_id, client)
+        async for client in in_slices(clients, _PER_SLICE)
+    ]
     ranked.sort(key=lambda row: (-row[0], -row[1], row[2]))
     together = sharing(clients)
     rows = [

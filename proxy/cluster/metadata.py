@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Container, Iterator
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ from weir.protocol.metadata import (
 )
 from weir.proxy.cluster.channel import CLIENT_ID, Channel, NoTopicIds
 from weir.proxy.cluster.view import Broker, Topic
+from weir.proxy.slices import in_slices
 from weir.quota.removed_replicas import Replicas
 
 _ROWS_PER_SLICE = 100  # topics or partitions, read in about 0.5 ms, for which other connections have to wait
@@ -45,11 +45,9 @@ async def names_of_ids(channel: Channel, topic_ids: Collection[bytes]) -> dict[b
     # None asks for all topics: versions 10 and 11 have ids, but cannot be asked for a topic by id.
     _, rows = await _asked(channel, () if by_id else None, topic_ids if by_id else ())
     found, wanted = {}, frozenset(topic_ids)
-    for number, row in enumerate(rows, start=1):
+    async for row in in_slices(rows, _ROWS_PER_SLICE):
         if isinstance(row, MetadataTopic) and row.error_code == NO_ERROR and row.topic_id in wanted and row.name:
             found[row.topic_id] = row.name
-        if number % _ROWS_PER_SLICE == 0:
-            await asyncio.sleep(0)
     return found
 
 
@@ -63,7 +61,7 @@ async def describe(channel: Channel, names: Collection[bytes], with_partitions: 
     partitions: dict[int, Replicas | None] = {}
     gone: set[bytes] = set()
     unseen = set(names) if may_create else set()
-    for number, row in enumerate(rows, start=1):
+    async for row in in_slices(rows, _ROWS_PER_SLICE):
         if isinstance(row, MetadataTopic):
             partitions = {}
             unseen.discard(row.name or b"")
@@ -78,8 +76,6 @@ async def describe(channel: Channel, names: Collection[bytes], with_partitions: 
             is_told = row.error_code in (NO_ERROR, REPLICA_NOT_AVAILABLE)
             followers = row.replicas - {row.leader}
             partitions[row.partition] = Replicas(row.leader, followers, row.in_sync) if is_told else None
-        if number % _ROWS_PER_SLICE == 0:
-            await asyncio.sleep(0)
     topics |= dict.fromkeys(unseen, Topic(NO_ID, {}))
     gone |= unseen
     for name, topic in topics.items():
@@ -93,12 +89,8 @@ async def describe(channel: Channel, names: Collection[bytes], with_partitions: 
 async def every_topic(channel: Channel) -> tuple[Described, set[str]]:
     """Ask for the brokers, and the names of all topics."""
     head, rows = await _asked(channel, None)
-    names: set[str] = set()
-    for number, row in enumerate(rows, start=1):
-        if isinstance(row, MetadataTopic) and row.name:
-            names.add(_text(row.name))
-        if number % _ROWS_PER_SLICE == 0:
-            await asyncio.sleep(0)
+    topics = in_slices(rows, _ROWS_PER_SLICE)
+    names = {_text(row.name) async for row in topics if isinstance(row, MetadataTopic) and row.name}
     return _described(head, {}), names
 
 

@@ -12,6 +12,7 @@ from weir.proxy.cluster.channel import NoTopicIds
 from weir.proxy.cluster.client import MAX_IDLE_RETRY_SECONDS, ClusterClient, Poll
 from weir.proxy.cluster.metadata import describe
 from weir.proxy.cluster.view import NOTHING, ClusterView, InSyncReplicas, Partitions, Topic, Wants
+from weir.proxy.slices import in_slices
 from weir.quota.removed_replicas import RemovedReplicas
 from weir.quota.topic_names import TopicNames
 
@@ -56,7 +57,8 @@ class TopicPoll(Poll):
     async def ask(self, client: ClusterClient) -> None:
         """Ask for what is wanted, publish it, and forget the lag of replicas that no longer follow."""
         self._at = self._clock() + self._poll_seconds
-        throttled = await _encoded(self._wants.throttled_topics())
+        wanted = in_slices(self._wants.throttled_topics(), _TOPICS_PER_SLICE)
+        throttled = [topic.encode() async for topic in wanted]
         for _ in self._removed.check():
             await asyncio.sleep(0)
         described = {*self._removed.topics, *(throttled if self._learn_min_isr is not None else ())}
@@ -99,9 +101,8 @@ class TopicPoll(Poll):
             if topic is not None and topic.partitions is not None:
                 assigned[name] = topic.partitions
         forgotten = 0
-        for count in self._removed.take(assigned):
+        async for count in in_slices(self._removed.take(assigned), 1):
             forgotten += count
-            await asyncio.sleep(0)
         if forgotten:
             client.log.info("replicas_not_assigned", partitions=forgotten, effect="their lag is forgotten")
 
@@ -112,36 +113,21 @@ async def in_sync_of(topics: dict[bytes, Topic], names: Collection[bytes], befor
     A partition with an error is left out. Where nothing is known, only fetch offsets tell who is in sync.
     """
     in_sync: dict[tuple[bytes, int], frozenset[int]] = {}
-    read = same = 0
-    for name in names:
-        topic = topics.get(name)
-        for number, replicas in ((topic and topic.partitions) or {}).items():
-            if replicas is not None:
-                in_sync[name, number] = replicas.in_sync
-                same += before.get((name, number)) == replicas.in_sync
-            read += 1
-            if read % _PARTITIONS_PER_SLICE == 0:
-                await asyncio.sleep(0)
+    same = 0
+    told = ((name, one) for name in names if name in topics for one in (topics[name].partitions or {}).items())
+    async for name, (number, replicas) in in_slices(told, _PARTITIONS_PER_SLICE):
+        if replicas is not None:
+            in_sync[name, number] = replicas.in_sync
+            same += before.get((name, number)) == replicas.in_sync
     return before if same == len(in_sync) == len(before) else in_sync
 
 
 async def _under_min_isr(view: ClusterView) -> Partitions:
     found = set()
-    for read, (key, in_sync) in enumerate(view.in_sync.items(), start=1):
+    async for key, in_sync in in_slices(view.in_sync.items(), _PARTITIONS_PER_SLICE):
         if len(in_sync) < view.min_in_sync.get(key[0], 0):
             found.add(key)
-        if read % _PARTITIONS_PER_SLICE == 0:
-            await asyncio.sleep(0)
     return view.under_min_isr if found == view.under_min_isr else frozenset(found)
-
-
-async def _encoded(topics: Collection[str]) -> list[bytes]:
-    names = []
-    for number, topic in enumerate(topics, start=1):
-        names.append(topic.encode())
-        if number % _TOPICS_PER_SLICE == 0:
-            await asyncio.sleep(0)
-    return names
 
 
 def _questions(*of: Collection[bytes], at_least_one: bool) -> Iterator[list[bytes]]:

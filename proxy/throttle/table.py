@@ -5,13 +5,12 @@ There may be thousands of topics. So what HTTP sends is read in slices, between 
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from heapq import nsmallest
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -19,6 +18,7 @@ from weir.proxy.config.reader import ConfigError, read, read_table, shown, struc
 from weir.proxy.config.tables import Cluster, QuotaTable, ThrottleTable, TopicName, TopicThrottle
 from weir.proxy.config.throttle import check_throttle
 from weir.proxy.expiry import LEASE_KEY, Setting, handed_over, read_lease
+from weir.proxy.slices import in_slices
 from weir.quota.layers import (
     EVERYTHING,
     HTTP,
@@ -58,7 +58,6 @@ _TOPICS = "topics"
 _QUOTAS = "quotas"
 _PARTS_PER_SLICE = 200  # shown in about 1 ms
 
-_Shown = TypeVar("_Shown", Entry, InForce)
 
 _ALL = "*"  # shows the path of a removal of everything
 
@@ -166,12 +165,15 @@ class LayeredThrottle:
         layers = [layer for layer in self._layers.values() if layer.entries]
         plain: dict[str, Any] = {_TOPICS: {}}
         sources: dict[str, Source] = {}
-        async for path, part in _in_slices(effective.parts):
+        async for path, part in in_slices(effective.parts.items(), _PARTS_PER_SLICE):
             _put_at(plain, path, _plain(part.value))
             sources[_shown(path)] = part.source
         shown_layers = []
         for layer in layers:
-            parts = [_plain_entry(path, entry, now) async for path, entry in _in_slices(layer.entries)]
+            parts = [
+                _plain_entry(path, entry, now)
+                async for path, entry in in_slices(layer.entries.items(), _PARTS_PER_SLICE)
+            ]
             shown_layers.append({"source": layer.source, "parts": parts})
         return {**plain, SOURCES_KEY: sources, LAYERS_KEY: shown_layers}
 
@@ -238,14 +240,6 @@ def _put_at(plain: dict[str, Any], path: Path, value: object) -> None:
     for key in path[:-1]:
         plain = plain.setdefault(key, {})
     plain[path[-1]] = value
-
-
-async def _in_slices(parts: Mapping[Path, _Shown]) -> AsyncIterator[tuple[Path, _Shown]]:
-    """Yield the items of `parts`; the event loop runs in between."""
-    for number, part in enumerate(parts.items(), start=1):
-        yield part
-        if number % _PARTS_PER_SLICE == 0:
-            await asyncio.sleep(0)
 
 
 def _settings(table: ThrottleTable) -> Iterator[tuple[Path, Value]]:
@@ -321,13 +315,11 @@ async def _read(body: Mapping[str, Any], lease: Lease, cluster: Cluster | None) 
     changes |= {path: Entry(value, lease) for path, value in settings.items()}
     if topics is None:
         changes[_TOPICS,], topics = Entry(None, lease), {}
-    for number, (topic, lists) in enumerate(topics.items(), start=1):
+    async for topic, lists in in_slices(topics.items(), TOPICS_PER_SLICE):
         if lists is None:
             changes[_TOPICS, topic] = Entry(None, lease)
         else:
             changes |= {(_TOPICS, topic, key): Entry(value, lease) for key, value in _read_lists(topic, lists)}
-        if number % TOPICS_PER_SLICE == 0 and number < len(topics):
-            await asyncio.sleep(0)
     return changes
 
 
