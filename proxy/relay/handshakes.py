@@ -45,7 +45,6 @@ class Handshakes:
     seconds: float = HANDSHAKE_SECONDS
     most: int = MOST_HANDSHAKES
     _under_way: OrderedDict[asyncio.Task[Any], None] = field(default_factory=OrderedDict)  # clients', the oldest first
-    _gave_way: set[asyncio.Task[Any]] = field(default_factory=set)
     _plaintext_until: dict[Address, float] = field(default_factory=dict)
 
     async def speaks_tls(self, client: socket.socket) -> bool:
@@ -65,17 +64,15 @@ class Handshakes:
         assert task is not None  # noqa: S101
         self._under_way[task] = None
         if len(self._under_way) > self.most:
-            oldest = next(iter(self._under_way))
-            self._gave_way.add(oldest)
+            oldest, _ = self._under_way.popitem(last=False)
             oldest.cancel()
         try:
             return await self._counted("client", host, self._accept(client, server, host))
         except asyncio.CancelledError:
-            if task in self._gave_way:
+            if task not in self._under_way:  # it gave way
                 self._failed("client", host, HandshakeFailed("too_many", _TOO_MANY))
             raise
         finally:
-            self._gave_way.discard(task)
             self._under_way.pop(task, None)
 
     async def connect(

@@ -65,10 +65,6 @@ class OpenLink(Protocol):
     def opaque_reason(self) -> str | None:
         """Why its bytes are not understood any more; None while they are."""
 
-    @property
-    def tls_broken(self) -> bool:
-        """Whether it ended as TLS failed on one of its ends."""
-
     def use_gate(self) -> None:
         """Have a gate from the next request on, if the side has gates."""
 
@@ -86,6 +82,3 @@ class OpenLink(Protocol):
 
     def evict(self, why: Why) -> None:
         """Report why, and close."""
-
-    def close(self) -> None:
-        """Close both connections at once. Unsent bytes are lost."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from weir.proxy.config.address import Address
 from weir.proxy.log import EventLog
-from weir.proxy.relay.open_link import OpenLink
+from weir.proxy.relay.link import Link
 from weir.proxy.relay.side import Side
 from weir.proxy.tls.ends import TlsClient, TlsServer
 from weir.proxy.tls.keys import Keys
@@ -90,7 +90,7 @@ class StandIn:
     _name: str
     _log: EventLog
     _clock: Callable[[], float]
-    _links: set[OpenLink] = field(default_factory=set)
+    _links: set[Link] = field(default_factory=set)
     _failing: OrderedDict[str, _Client] = field(default_factory=OrderedDict)
     _failed_with: tuple[Keys, Keys] = field(init=False)
 
@@ -111,11 +111,11 @@ class StandIn:
         if result in LASTING_FAILURES:
             self._failed(host)
 
-    def opened(self, link: OpenLink) -> None:
+    def opened(self, link: Link) -> None:
         """Note that a connection stands."""
         self._links.add(link)
 
-    def closed(self, link: OpenLink) -> None:
+    def closed(self, link: Link) -> None:
         """Note that a connection has ended."""
         self._links.discard(link)
         if _works(link):
@@ -165,6 +165,6 @@ class StandIn:
         return self._server.keys.keys, self._client.keys.keys
 
 
-def _works(link: OpenLink) -> bool:
+def _works(link: Link) -> bool:
     """Whether a connection had an answer through TLS that is ended here."""
     return bool(link.relayed.answers) and link.opaque_reason is None

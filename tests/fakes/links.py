@@ -17,7 +17,6 @@ class FakeLink:
     is_reading: bool = True
     session_end: float = float("inf")
     opaque_reason: str | None = None
-    tls_broken: bool = False
     why: str = ""
     """Why it was evicted."""
 
@@ -44,6 +43,3 @@ class FakeLink:
     def evict(self, why: Why) -> None:
         """Remember why."""
         self.why = why
-
-    def close(self) -> None:
-        """Nothing is open."""

@@ -90,7 +90,7 @@ async def test_bytes_of_clients_are_told_from_those_of_replicas() -> None:
         await replica.send(fetch(2, 5))
         await leader.expect(fetch(2, 5))
         assert _of_clients(relay.stats) == wanted
-        for link in list(relay.stats.links):
+        for link in list(relay.listener.links):
             link.close()
         assert relay.stats.links == set()
         assert _of_clients(relay.stats) == wanted
