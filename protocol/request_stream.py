@@ -5,7 +5,7 @@ Fetch request of v15 or later names its sender only at its end, so it is collect
 """
 
 import struct
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final
 
 from weir.protocol.errors import MalformedFrame, ProtocolError, TooMany
@@ -177,7 +177,7 @@ class RequestStream(FrameStream):
                             yield Pass(view[start:at])
                             start = at
                         self.consumed = at
-                        self._waiting = self._begin(head, view[at:])
+                        self._waiting = iter(self._begin(head, view[at:]))
                         yield from self._go_on()
         except ProtocolError:
             if start < at:
@@ -240,13 +240,12 @@ class RequestStream(FrameStream):
                     return "not_kafka"
         return read_request_head(head)
 
-    def _begin(self, head: RequestHead | OpaqueReason, frame: Head) -> Iterator[RequestEvent]:
-        """Give out what has to be known before a request's first byte passes; `frame` is what is there of it."""
+    def _begin(self, head: RequestHead | OpaqueReason, frame: Head) -> Sequence[RequestEvent]:
+        """Return what has to be known before a request's first byte passes; `frame` is what is there of it."""
         self._first = False
         if isinstance(head, str):
             self.opaque = True
-            yield BecameOpaque(head)
-            return
+            return (BecameOpaque(head),)
         frame_size, api_key, api_version, _, _, replica_id = head
         is_too_large = frame_size - SIZE.size > self.fetch_size_limit
         reason: UndecodedReason | None = None
@@ -258,23 +257,23 @@ class RequestStream(FrameStream):
             ):
                 self._left = frame_size
                 self._collecting = head
-                return
+                return ()
             else:
                 replica_id, reason = at_once(_sender_of(bytes(frame[SIZE.size : frame_size])))
         is_decoded = replica_id is not None and self.decode_fetch(replica_id, api_version)
         if is_decoded and is_too_large:
             reason = "fetch_too_large"
+        self._left = frame_size
         if is_decoded and not is_too_large:
-            self._left = frame_size
             self._collecting = head._replace(replica_id=replica_id)
-        else:
-            self._left = frame_size
-            yield from self._announce(head, replica_id, reason, frame)
+            return ()
+        return self._announce(head, replica_id, reason, frame)
 
     def _announce(
         self, head: RequestHead, replica_id: int | None, reason: UndecodedReason | None, frame: Head
-    ) -> Iterator[RequestEvent]:
-        """Give out what has to be known of a request that passes; `frame` is what is there of it."""
+    ) -> list[RequestEvent]:
+        """Return what has to be known of a request that passes; `frame` is what is there of it."""
+        events: list[RequestEvent] = []
         _, api_key, api_version, correlation_id, expects_response, _ = head
         is_known = api_version in DECODED_VERSIONS or (replica_id is not None and replica_id < 0)
         if api_key == FETCH and reason is None and not is_known:
@@ -282,15 +281,16 @@ class RequestStream(FrameStream):
         if self.may_hold is not None and self.may_hold(head, frame):
             start = bytes(frame[: min(MOST_START if api_key == PRODUCE else MOST_FETCH_START, head.frame_size)])
             sender = RequestSender(head.api_key, head.api_version, start)
-            yield RequestBegins(head, sender, may_be_replicas=reason is not None)
+            events.append(RequestBegins(head, sender, may_be_replicas=reason is not None))
         if reason is not None:
-            yield Undecoded(reason, api_version, replica_id)
+            events.append(Undecoded(reason, api_version, replica_id))
         if expects_response:
-            yield Expect(api_key, api_version, correlation_id)
+            events.append(Expect(api_key, api_version, correlation_id))
         if api_key == SASL_HANDSHAKE and api_version == 0:
             # Tokens without a header follow, for as long as the mechanism needs (KIP-152 ended that with v1).
             self.opaque = True
-            yield BecameOpaque("sasl")
+            events.append(BecameOpaque("sasl"))
+        return events
 
     def _finish(self) -> Iterator[RequestEvent]:
         """Give out the request that was collected."""
