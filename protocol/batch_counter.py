@@ -38,7 +38,7 @@ def count_batches(view: memoryview, at: int, end: int, records_end: int) -> tupl
     while at <= last:
         size, magic, attributes, last_delta, records = unpack_from(view, at)
         after = at + size + _BEFORE_SIZE
-        if magic != 2 or not at + head <= after <= records_end or not 0 <= records <= last_delta + 1:
+        if magic != 2 or size < _LEAST_BATCH_SIZE or after > records_end or not 0 <= records <= last_delta + 1:
             break
         if records * _LEAST_RECORD_SIZE > size - _LEAST_BATCH_SIZE and not attributes & _CODEC:
             break

@@ -42,19 +42,21 @@ class FrameReader:
         self._wanted = 0
 
     def receive(self, view: memoryview) -> int:
-        """Take the next bytes, from the frame's size prefix on. Returns how many of them are of this frame."""
+        """Take the next bytes, from the frame's size prefix on, which is not negative.
+
+        Returns how many of them are of this frame.
+        """
         at, end = 0, len(view)
         if self.left < 0:
             at = SIZE.size - len(self._held)
             if at == SIZE.size <= end:
-                (size,) = SIZE.unpack_from(view)
+                (self.left,) = SIZE.unpack_from(view)
             else:
                 self._held += view[:at]
                 if at > end:
                     return end
-                (size,) = SIZE.unpack(self._held)
+                (self.left,) = SIZE.unpack(self._held)
                 self._held.clear()
-            self.left = max(0, size)
         end = min(end, at + self.left)
         self.left -= end - at
         structure = self._structure

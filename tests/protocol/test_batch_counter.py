@@ -87,6 +87,14 @@ def test_messages_that_are_not_compressed_count_one_each(magic: int, sizes: list
     assert count(records, cuts).records == theirs(records) == len(sizes)
 
 
+@pytest.mark.parametrize("magic", [0, 1, 2])
+@pytest.mark.parametrize("cuts", [(), tuple(range(200))])
+def test_what_lacks_its_last_byte_is_a_tail(magic: int, cuts: tuple[int, ...]) -> None:
+    whole = built(magic, NONE, [3])
+    assert count(2 * whole, cuts) == (2, 2 * len(whole), False)
+    assert count((2 * whole)[:-1], cuts) == (1, len(whole), False)
+
+
 def wrapper(magic: int, last_offset: int, sizes: list[int]) -> bytes:
     """A compressed set as a broker stores it: the wrapper has the offset of the last message within."""
     made = bytearray(built(magic, GZIP, sizes))
@@ -128,6 +136,7 @@ def test_a_control_batch_has_no_records() -> None:
         pytest.param(v2_head(48), id="less than a batch's head"),
         pytest.param(v2_head(49, records=-1), id="negative records"),
         pytest.param(v2_head(49, delta=5, records=7), id="more records than offsets"),
+        pytest.param(v2_head(49, attributes=GZIP, delta=5, records=7), id="more records than offsets, compressed"),
         pytest.param(v2_head(49 + 13, delta=1, records=2), id="more records than have room"),
         pytest.param(v2_head(49, magic=3), id="unknown magic"),
         pytest.param(v2_head(49, magic=-1), id="negative magic"),

@@ -177,8 +177,11 @@ def test_a_corrupt_batch_costs_the_count_of_its_partition_alone() -> None:
 
 
 def test_an_array_that_cannot_fit_is_not_walked() -> None:
-    body = struct.pack(">iii", 5, 0, 2**31 - 1)
+    body = struct.pack(">iii", 5, 0, 2**31 - 1) + bytes(100)
     assert feed(RecordCounts("fetch", 1), frame(body) + b"x").fault == "frame"
+    counts = RecordCounts("fetch", 1)
+    counts.receive(memoryview(frame(body))[:16])
+    assert counts.fault == "frame"
 
 
 def test_the_partitions_and_topics_of_one_frame_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
