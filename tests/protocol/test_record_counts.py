@@ -200,6 +200,25 @@ def test_the_partitions_and_topics_of_one_frame_are_bounded(monkeypatch: pytest.
     assert (counts.topics, counts.fault) == ({b"a": [2, 2 * len(good)], b"b": [2, 2 * len(good)]}, "partitions")
 
 
+def test_records_that_pass_the_end_of_the_frame_are_not_counted() -> None:
+    good = built(2, NONE, [3])
+    data = bytearray(fetch_response(1, version=4, topics=((b"a", ((0, 7, good),)),)))
+    size_at = len(data) - len(good) - 4
+    data[size_at : size_at + 4] = struct.pack(">i", len(good) + 1)
+    counts = feed(RecordCounts("fetch", 4), bytes(data))
+    assert (counts.topics, counts.fault) == ({}, "frame")
+
+
+def test_records_whose_size_is_a_varint_of_two_bytes_are_counted() -> None:
+    """The first byte of 127 + 1 is 0x80, which alone would be as much."""
+    good = next(one for size in range(100) if len(one := built(2, NONE, [size])) == 127)
+    answer = FetchResponse(
+        responses=[Topic(topic="a", partitions=[Partition(partition_index=0, records=good)])], version=12
+    )
+    data = frame(struct.pack(">i", 5) + b"\x00" + answer.encode(version=12))
+    assert feed(RecordCounts("fetch", 12), data).topics == {b"a": [1, 127]}
+
+
 def test_a_varint_that_does_not_end_is_a_fault() -> None:
     data = frame(struct.pack(">i", 5) + varint(0) + struct.pack(">ihi", 0, 0, 0) + b"\xff" * 20)
     assert feed(RecordCounts("fetch", 12), data + b"x").fault == "frame"
