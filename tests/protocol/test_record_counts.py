@@ -209,6 +209,12 @@ def test_records_that_pass_the_end_of_the_frame_are_not_counted() -> None:
     assert (counts.topics, counts.fault) == ({}, "frame")
 
 
+def test_topic_of_which_no_batch_is_whole_is_not_among_those_counted() -> None:
+    data = fetch_response(1, version=4, topics=((b"a", ((0, 7, built(2, NONE, [3])[:-1]),)),))
+    counts = feed(RecordCounts("fetch", 4), data)
+    assert (counts.topics, counts.fault) == ({}, None)
+
+
 def test_records_whose_size_is_a_varint_of_two_bytes_are_counted() -> None:
     """The first byte of 127 + 1 is 0x80, which alone would be as much."""
     good = next(one for size in range(100) if len(one := built(2, NONE, [size])) == 127)
