@@ -89,15 +89,16 @@ class AskedTopic:
         """Whether the tracker keeps a lag of the replica on this topic."""
         return self._lag is not None and self._lag.is_kept
 
-    def caught_up(self, partition: int) -> CaughtUp | None:
-        """Return when the replica had caught up last, on any connection. None where it is not known, or never had."""
-        lag = self._known()
-        return None if lag is None else lag.caught_up(partition)
+    def ask(self, partition: int, now: float) -> CaughtUp | None:
+        """Note that the connection asks for a partition from `now` on.
 
-    def ask(self, partition: int, now: float) -> None:
-        """Note that the connection asks for a partition from `now` on."""
-        if (lag := self._known()) is not None:
-            lag.ask(partition, self, now)
+        Returns when the replica had caught up last, on any connection. None where it is not known, or never had.
+        """
+        if (lag := self._known()) is None:
+            return None
+        caught_up = lag.caught_up(partition)
+        lag.ask(partition, self, now)
+        return caught_up
 
     def leave(self, partition: int, now: float) -> None:
         """Note that the connection no longer asks for a partition, which is silent from `now` on."""

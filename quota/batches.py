@@ -16,7 +16,6 @@ from weir.quota.figures import (
     FEW,
     FORGIVEN_MISSES,
     MANY_BATCHES,
-    MOST_SEEN,
     NEXT_CAP_BYTES,
 )
 
@@ -92,4 +91,4 @@ def learn(records: RecordsSeen, *sizes: BatchSizes) -> None:
             if records.batches < FEW and known.seen:  # too few to replace what earlier ones showed
                 smallest, largest = min(smallest, known.smallest), max(largest, known.largest)
             known.smallest, known.largest = smallest, largest
-            known.seen = min(known.seen + records.batches, MOST_SEEN)
+            known.seen += records.batches

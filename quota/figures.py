@@ -10,40 +10,44 @@ from typing import Final
 from weir.protocol.take_out import MOST_HELD
 
 # A quota's ledger
-WINDOW_SECONDS: Final = 1.0  # what the promise is about: any second
+WINDOW_SECONDS: Final = (
+    1.0  # any second: what the promise is about. Of quota: the most credit kept while fetches wait at leaders
+)
 WINDOW_SLACK: Final = 0.04  # an answer takes a part of each second; without slack the mean would fall short by it
 CREDIT_SECONDS: Final = 0.25  # of quota: the most credit that a link waits for
-SAVED_SECONDS: Final = WINDOW_SECONDS  # of quota: the most kept on a follower's side while fetches wait at leaders
-TICK_SECONDS: Final = 0.001  # the event loop's resolution: sends in one count together, and no hold is shorter
-SHORTEST_WAIT_SECONDS: Final = 0.05  # for what brings nothing: else its follower would ask at once, for ever
+TICK_SECONDS: Final = (
+    0.001  # the event loop's resolution, the shortest hold, and in seconds of quota a crowded link's first fetch
+)
+SHORTEST_WAIT_SECONDS: Final = (
+    0.05  # for what brings nothing: else its follower would ask at once, for ever. Of quota: worth a fetch
+)
 EPSILON_BYTES: Final = 0.5  # absorbs the rounding of the credit, a float; rates are integers
 LEAST_BYTES: Final = 2**13  # what may be on its way to a follower at least, however slow it is
 LONGEST_WAIT_SECONDS: Final = 0.8  # how long bytes are held back for want of room, unless very many links hold some
-STUCK_SECONDS: Final = 5.0  # a peer that takes an answer, or asks again, later than this counts as stuck
+STUCK_SECONDS: Final = (
+    5.0  # a peer that takes an answer, or asks again, later than this is stuck, and loses its place in lines
+)
 LOOK_SECONDS: Final = 0.1  # ten looks a second at most: for stuck peers, and whether kip73's rate has fallen
-RETRY_MAX_SECONDS: Final = 1.0  # under kip73 a sample leaves its window once a second; at rate 0 nothing else wakes
 
 # How large a share is
-SHARE_SECONDS: Final = 0.12  # of quota for one fetch: few enough to pace evenly, enough to waste little on cut batches
+SHARE_SECONDS: Final = (
+    0.12  # of quota for one fetch, and for all that is lent together: paces evenly, wastes little on cut batches
+)
 SHARE_BESIDE_LIVE_SECONDS: Final = SHARE_SECONDS / 10  # on a link with live traffic a record waits for each share
 LARGEST_SHARE_SECONDS: Final = 0.15  # the most that a fetch which comes a little late is granted, in seconds of quota
-LENT_SECONDS: Final = SHARE_SECONDS  # of quota: what all links ask for while nothing is set aside for it
 SLOW_SECONDS: Final = 0.1  # on links with answers slower than this, a share is what gathers during an answer
 SLOWEST_SHARE_SECONDS: Final = 0.9  # of quota: the most that a fetch on such a link has, as it may arrive at once
-SMALLEST_FILL_SECONDS: Final = SHORTEST_WAIT_SECONDS  # of quota: the least that is worth a fetch without room for more
 ROUND_SECONDS: Final = 3.5  # the time in which every link in line has a share, however many there are
 CROWD: Final = 8  # so many links in line are a crowd: they came at once, as after a restart
-FIRST_SHARE_SECONDS: Final = TICK_SECONDS  # of quota for the first fetch of a link in a crowd: all begin in a second
 MOST_STALE: Final = 2.0  # turns that a link far back may wait for: more was claimed while the line was shorter
 
 # The line
 FLOOR: Final = 0.05  # the part of the granted bytes for what is not the most urgent, so that nothing starves
-CLAIM_SECONDS: Final = 1.0  # how long a claim keeps others waiting if its link does not plan again
+CLAIM_SECONDS: Final = (
+    1.0  # how long a claim keeps others waiting if its link does not plan again, or waits for another quota
+)
 REFRESH_SECONDS: Final = 0.9 * CLAIM_SECONDS  # a held fetch is planned again before its claim in the line lapses
-LONGEST_KEPT_SECONDS: Final = CLAIM_SECONDS  # how long a quota's budget is left to who waits for another one, too
-PLACE_SECONDS: Final = STUCK_SECONDS  # how long a lapsed claim still keeps its place, without keeping others waiting
 LAPSE_SECONDS: Final = 0.02  # how late a lapse may be noticed: with hundreds of claims one lapses each millisecond
-MOST_FINISHED: Final = 256  # replicas whose last turn is remembered, or twice as many as still count
 
 # A fetch
 PROBE_SECONDS: Final = 10.0  # without a true answer, on the follower's side: a probe may bring a batch there
@@ -71,14 +75,9 @@ MOST_PARTITIONS: Final = 200_000  # of one follower on one connection; Kafka rec
 EVEN_SPREAD: Final = 0.002  # sizes this close together count as equal: their caps waste 0.2 % at most
 FEW: Final = 4  # fewer batches than this are not enough to conclude anything
 MANY_BATCHES: Final = 50  # with a cap of this many batches about half of one is wasted: 1 %
-MOST_SEEN: Final = 1_000  # batches; more say nothing more
 FORGIVEN_MISSES: Final = 6  # grants that may bring nothing where sizes are known: another hop may have had no budget
 BARREN_BEFORE_FIRST: Final = 2  # grants of growing size that bring nothing before one goes in the first place
 NEXT_CAP_BYTES: Final = 64 * 1024  # the first cap after a grant that brought nothing
 
-# What one step of long work takes, so that others wait for about 2 ms
-PARTITIONS_PER_STEP: Final = 60  # taken in, where all of them are new, each in a new topic
-TOPICS_PER_STEP: Final = 2_000  # taken in, where they repeat the request before
-SETTLED_PER_STEP: Final = 500  # topics, if each has records
-FREED_PER_STEP: Final = 300  # topics and partitions
-MOST_WAITING: Final = 1_000  # partitions of a link looked at for `Throttle.waiting_topics`, in about 0.3 ms
+# What one step of long work takes, so that others wait for about 2 ms (`PER_STEP` where a step only looks)
+PARTITIONS_PER_STEP: Final = 60  # taken in, each in a new topic; topics settled; topics and partitions freed

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from weir.lag.topic_lag import TopicLag
+from weir.protocol.steps import PER_STEP
 from weir.quota.throttle import Throttle
 from weir.quota.topic_names import METADATA_LOG
 
@@ -34,7 +35,6 @@ counts as out of sync.
 """
 
 MOST_TOPICS: Final = 500  # asked about at a time, the others in turn: a broker that died may have thousands
-_PARTITIONS_PER_SLICE: Final = 2_000  # looked at in about 1 ms
 _COST_OF_A_TOPIC: Final = 4  # in partitions that would take as long
 
 
@@ -71,7 +71,7 @@ class RemovedReplicas:
                     self._asked[lag] = throttle
                 self._turn.pop()
                 cost += len(lag) + _COST_OF_A_TOPIC
-                if cost >= _PARTITIONS_PER_SLICE:
+                if cost >= PER_STEP:
                     cost = 0
                     yield
         for throttle in self.throttles:

@@ -10,8 +10,9 @@ from zlib import crc32
 
 from weir.protocol.fetch_session import NO_SESSION, next_epoch
 from weir.protocol.fetch_versions import MAX_INT32
+from weir.protocol.steps import PER_STEP
 from weir.quota.fetch.link import ReplicaLink
-from weir.quota.figures import MOST_WAITING, SESSION_EVICTION_SECONDS
+from weir.quota.figures import SESSION_EVICTION_SECONDS
 from weir.quota.settings import Clock, SideName, ThrottleSettings
 from weir.quota.side_state import SideLink, SideState
 from weir.quota.topic_names import TopicNames
@@ -66,11 +67,11 @@ class Throttle(SideState):
             self._silent_since[peer] = fetched_at
 
     def waiting_topics(self) -> set[str]:
-        """Return topics with a partition held back or unknown, among the first MOST_WAITING of each link."""
+        """Return topics with a partition held back or unknown, among the first PER_STEP of each link."""
         return {
             replica.topic.name.decode("utf-8", "replace")
             for link in self.links
-            for replica in islice(link.partitions.queue, MOST_WAITING)
+            for replica in islice(link.partitions.queue, PER_STEP)
             if replica.topic.name is not None
         }
 

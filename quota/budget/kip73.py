@@ -10,7 +10,7 @@ import math
 from typing import ClassVar
 
 from weir.quota.budget.quota import Ask, Offer, Part, Quota, Verdict
-from weir.quota.figures import LOOK_SECONDS, RETRY_MAX_SECONDS
+from weir.quota.figures import LOOK_SECONDS, WINDOW_SECONDS
 from weir.quota.settings import Policy
 
 
@@ -40,4 +40,4 @@ class Kip73Quota(Quota):
     def _retry_at(self, now: float) -> float:
         """Return when the quota may be exceeded no longer (clock seconds): in 0.1 s at the earliest, 1.0 at most."""
         falls_at = self.measured.falls_to(self.rate) if self.rate else math.inf
-        return min(max(falls_at, now + LOOK_SECONDS), now + RETRY_MAX_SECONDS)
+        return min(max(falls_at, now + LOOK_SECONDS), now + WINDOW_SECONDS)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter
 
-from weir.quota.figures import FLOOR, LAPSE_SECONDS, MOST_FINISHED, PLACE_SECONDS
+from weir.quota.figures import FLOOR, LAPSE_SECONDS, STUCK_SECONDS
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +45,6 @@ class BudgetQueue:
         self._clock = clock
         self.claims: dict[Hashable, Claim] = {}  # by link, also those that have lapsed
         self._finished: dict[Hashable, float] = {}  # by replica: where its last turn ended, in bytes
-        self._most_finished = MOST_FINISHED
         self._reached = 0.0  # where the last turn began, in bytes
         self._number = 0
         self._owed = 0.0  # bytes that FLOOR has given to links that are not urgent and they have not had yet
@@ -129,10 +128,6 @@ class BudgetQueue:
         self.leave(link)
         if self.claims:
             self._finished[replica] = max(start + size, self._finished.get(replica, 0.0))
-            if len(self._finished) > self._most_finished:
-                self._finished = {one: end for one, end in self._finished.items() if end > self._reached}
-                # grows with the dictionary, so that not all of it is searched each time
-                self._most_finished = max(MOST_FINISHED, 2 * len(self._finished))
         else:
             self._finished = {}  # nobody waited, so nothing had so far counts against anyone
         if not is_urgent:
@@ -170,7 +165,7 @@ class BudgetQueue:
         now = self._clock()
         if now <= self._sorted_until:
             return now
-        for claim in [claim for claim in self.claims.values() if claim.until + PLACE_SECONDS < now]:
+        for claim in [claim for claim in self.claims.values() if claim.until + STUCK_SECONDS < now]:
             if claim.link != asking:
                 del self.claims[claim.link]
         line = self._line = sorted(self.claims.values(), key=attrgetter("place"))
@@ -184,6 +179,6 @@ class BudgetQueue:
             self._urgent_sums = [0.0, *accumulate(urgent)]
             others = [claim.size for claim in line if not claim.is_urgent and claim.until >= now]
             self._least_other = min(others, default=math.inf)
-        lapses = min([one.until + (PLACE_SECONDS if one.until < now else 0.0) for one in line], default=math.inf)
+        lapses = min([one.until + (STUCK_SECONDS if one.until < now else 0.0) for one in line], default=math.inf)
         self._sorted_until = max(lapses, now + LAPSE_SECONDS)
         return now

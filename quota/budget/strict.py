@@ -10,16 +10,15 @@ from weir.quota.figures import (
     CLAIM_SECONDS,
     CREDIT_SECONDS,
     CROWD,
-    FIRST_SHARE_SECONDS,
     LARGEST_SHARE_SECONDS,
-    LENT_SECONDS,
     MOST_STALE,
     ROUND_SECONDS,
     SHARE_BESIDE_LIVE_SECONDS,
     SHARE_SECONDS,
+    SHORTEST_WAIT_SECONDS,
     SLOW_SECONDS,
     SLOWEST_SHARE_SECONDS,
-    SMALLEST_FILL_SECONDS,
+    TICK_SECONDS,
     WINDOW_SLACK,
 )
 from weir.quota.settings import Policy
@@ -39,7 +38,7 @@ class StrictQuota(Quota):
         share = rate * (SHARE_BESIDE_LIVE_SECONDS if ask.is_live else SHARE_SECONDS)
         fair = rate * ROUND_SECONDS / (waiting + 1)
         if ask.is_first and waiting >= CROWD:
-            fair = min(fair, rate * FIRST_SHARE_SECONDS)
+            fair = min(fair, rate * TICK_SECONDS)
         share = min(share, fair)
         turn = max(share, ask.next_batch)
         ahead = self.line.ahead_of(ask.link, replica=ask.replica_id, is_urgent=ask.is_urgent, turn=turn)
@@ -52,7 +51,7 @@ class StrictQuota(Quota):
         # second.
         spend = min(max(credit - ahead, share), rate * LARGEST_SHARE_SECONDS, fair)
         if ask.is_lent:  # all that is lent may come in one moment
-            lent_seconds = LENT_SECONDS + min(ask.distance, SLOWEST_SHARE_SECONDS)
+            lent_seconds = SHARE_SECONDS + min(ask.distance, SLOWEST_SHARE_SECONDS)
             most = rate * lent_seconds
             spend = min(spend, most / (ledger.waiting_links + 1), max(0.0, most - ledger.held_back))
         elif ask.answer_seconds > SLOW_SECONDS:
@@ -108,7 +107,7 @@ class StrictQuota(Quota):
         beyond = part.batch - 1 if goes_beyond(part.batch, rate) else 0  # then it goes wherever there is any room
         if part.size <= room + beyond:
             return Verdict(True, ready)
-        smallest = min(offer.share, rate * SMALLEST_FILL_SECONDS)
+        smallest = min(offer.share, rate * SHORTEST_WAIT_SECONDS)
         ready = ledger.room_at(smallest + ahead)
         if ready > ledger.clock():
             return Verdict(False, ready)

@@ -11,10 +11,10 @@ from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_session import FIRST_SESSION_VERSION
 from weir.protocol.fetch_versions import FetchVersion
-from weir.protocol.steps import Steps, StepWork
+from weir.protocol.steps import PER_STEP, Steps, StepWork
 from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.state import UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic
-from weir.quota.figures import ABSENT_SECONDS, MOST_PARTITIONS, PARTITIONS_PER_STEP, TOPICS_PER_STEP
+from weir.quota.figures import ABSENT_SECONDS, MOST_PARTITIONS, PARTITIONS_PER_STEP
 
 LAST_VERSION_BEFORE_LEADER_EPOCHS = 4  # followers below level 0.11 (KIP-101): they truncate to their high watermark
 
@@ -31,17 +31,17 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
     """Take in request `number` of a link, which lists every partition. Done in steps."""
     link.asker.fetched(now)
     row, count = link.sessions.row, 0
-    for first in range(0, len(request.topics), TOPICS_PER_STEP):
-        count += sum([len(topic.entries) // topic.stride for topic in request.topics[first : first + TOPICS_PER_STEP]])
-        if len(request.topics) > TOPICS_PER_STEP:
+    for first in range(0, len(request.topics), PER_STEP):
+        count += sum([len(topic.entries) // topic.stride for topic in request.topics[first : first + PER_STEP]])
+        if len(request.topics) > PER_STEP:
             yield
     if count > MOST_PARTITIONS:
         raise TooManyPartitions(count)
     done = 0  # partitions looked at one by one in this step
-    for first in range(0, len(request.topics), TOPICS_PER_STEP):
+    for first in range(0, len(request.topics), PER_STEP):
         if first:
             yield
-        for name, entries, stride, tags in request.topics[first : first + TOPICS_PER_STEP]:
+        for name, entries, stride, tags in request.topics[first : first + PER_STEP]:
             if not entries:
                 continue
             topic = link.topics.get(name) or link.add_topic(name, is_id=row.names_topics_by_id)
@@ -166,8 +166,7 @@ def _appear(
     now: float,
 ) -> ReplicaPartition:
     """Add a partition that was not asked for before. One set aside lately keeps what was known of it."""
-    caught_up = topic.lag.caught_up(partition)
-    topic.lag.ask(partition, now)
+    caught_up = topic.lag.ask(partition, now)
     topic.forget_responses()
     link.count += 1
     replica = topic.absent.pop(partition, None)
@@ -255,7 +254,7 @@ def _set_aside_absent(link: LinkPartitions, request: FetchRequest, now: float) -
     """Set aside the partitions that this whole request does not list."""
     present: dict[bytes, set[int]] = {}
     row = link.sessions.row
-    work = StepWork(TOPICS_PER_STEP)  # nothing is changed yet, so steps may be as long as for topics
+    work = StepWork(PER_STEP)  # nothing is changed yet, so steps may be as long as for topics
     for name, entries, stride, _ in request.topics:
         if work.is_enough(1 + len(entries) // stride):
             yield

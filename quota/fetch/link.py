@@ -152,7 +152,7 @@ class ReplicaLink(LinkState):
             partitions.claimed_by(request.replica_id)
         is_other_version = version != sessions.row.api_version
         error_code = sessions.enter(request, self.throttle, now, is_stranger=partitions.is_stranger)
-        if is_other_version:  # the entries kept have the layout of another one, so the session can't go on
+        if is_other_version and partitions.topics:  # entries kept have another layout, so the session can't go on
             yield from partitions.forget_all()
             if sessions.is_incremental:
                 sessions.follower.end()

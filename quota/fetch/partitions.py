@@ -10,7 +10,7 @@ from weir.quota.counters import IntervalCounts
 from weir.quota.fetch.order import GrantQueue
 from weir.quota.fetch.sessions import FetchSessions
 from weir.quota.fetch.state import UNKNOWN_OFFSET, LeaderEntry, ReplicaPartition, ReplicaTopic
-from weir.quota.figures import FREED_PER_STEP
+from weir.quota.figures import PARTITIONS_PER_STEP
 from weir.quota.scopes import Ends
 from weir.quota.side_state import SideState
 from weir.quota.topic_names import printed_id
@@ -103,7 +103,7 @@ class LinkPartitions:
         self.topics, self.absent, self.queue, self.failed = {}, {}, GrantQueue(self.side), []
         self.behind_count = self.unknown_count = self.count = 0
         self.sessions.touched = {}
-        work = StepWork(FREED_PER_STEP)
+        work = StepWork(PARTITIONS_PER_STEP)
         while topics:
             _, topic = topics.popitem()
             freed = 1 + len(topic.partitions)

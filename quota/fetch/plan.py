@@ -24,9 +24,9 @@ from weir.quota.fetch.link_state import LinkState
 from weir.quota.fetch.order import LEAST_WHOLE_VERSION, Terms, fill, offer_all, worth_asking
 from weir.quota.fetch.state import Grant
 from weir.quota.figures import (
+    CLAIM_SECONDS,
     FREE_PROBE_SECONDS,
     LONGEST_HOLD_SECONDS,
-    LONGEST_KEPT_SECONDS,
     LONGEST_RIDE_SECONDS,
     PROBE_SECONDS,
     REFRESH_SECONDS,
@@ -161,7 +161,7 @@ def _grants(view: FetchView) -> tuple[tuple[Grant, ...], dict[Quota, Part], tupl
     smaller: dict[Quota, float] = {}  # quotas whose part was made smaller, and when the larger one would fit
     claims = [(offer, offer.claimed) for offer in view.offers if offer.claimed is not None]
     ready = min([offer.ready for offer in view.offers if offer.ready > view.now], default=math.inf)
-    soon = {offer.quota for offer in view.offers if view.now < offer.ready <= view.now + LONGEST_KEPT_SECONDS}
+    soon = {offer.quota for offer in view.offers if view.now < offer.ready <= view.now + CLAIM_SECONDS}
     while spends:
         if view.most_offered is not None:
             grants, whole = offer_all(queue, view.most_offered, view.ask.next_batch, by_turns=view.terms.by_turns)
@@ -188,7 +188,7 @@ def _grants(view: FetchView) -> tuple[tuple[Grant, ...], dict[Quota, Part], tupl
                     spends[quota], smaller[quota] = verdict.spend, verdict.ready
                     break
             del spends[quota]
-            if fits_at <= view.now + LONGEST_KEPT_SECONDS:
+            if fits_at <= view.now + CLAIM_SECONDS:
                 soon.add(quota)
             claims.append((offer, first[quota]))
             ready = min(ready, fits_at)

@@ -23,7 +23,6 @@ from weir.quota.figures import (
     LIVE_SECONDS,
     PARTITIONS_PER_STEP,
     PASSING_SECONDS,
-    SETTLED_PER_STEP,
     SHORT_PASSING_SECONDS,
     SLOW_SECONDS,
 )
@@ -56,10 +55,10 @@ class Settlement:
         state.moved_at = self._now
         if fetch.asks_all and not head.error_code and not head.throttle_time_ms:
             state.unanswered_since = None
-        for first in range(0, len(topics), SETTLED_PER_STEP):
+        for first in range(0, len(topics), PARTITIONS_PER_STEP):
             if first:
                 yield
-            some = topics[first : first + SETTLED_PER_STEP]
+            some = topics[first : first + PARTITIONS_PER_STEP]
             for key, _, records, _ in some:
                 if records:
                     self._take_records(key, records)

@@ -11,7 +11,7 @@ from typing import Any
 from weir.lab.cluster import Cluster
 from weir.lab.produce import LiveProducer, fill, read_numbers
 from weir.lab.received import ReceivedBytes, Series
-from weir.quota.figures import SAVED_SECONDS
+from weir.quota.figures import WINDOW_SECONDS
 
 MB = 1_000_000
 _FIRST_VERSION_OF_LEADER_EPOCHS = 5  # of Fetch: what replicas use from inter.broker.protocol.version 0.11 on
@@ -152,11 +152,11 @@ def assert_identical(cluster: Cluster, topics: Sequence[str], first: int, second
 def assert_rate(series: Series, begin: float, end: float, quota: float) -> None:
     """Prove that a quota was in force between two moments (s): its rate was kept, and most of it was used.
 
-    A budget that was idle has saved up to SAVED_SECONDS of quota, which come at once. A busy machine keeps a move from
+    A budget that was idle has saved up to WINDOW_SECONDS of quota, which come at once. A busy machine keeps a move from
     all of its quota, so the lower bound is loose; it is high enough to tell one quota of a test from another.
     """
     rate = rate_between(series, begin, end)
-    assert LEAST_MEAN * quota <= rate <= quota * (1.05 + SAVED_SECONDS / (end - begin))
+    assert LEAST_MEAN * quota <= rate <= quota * (1.05 + WINDOW_SECONDS / (end - begin))
 
 
 def assert_used(received: ReceivedBytes, rate: float, least: float, seconds: float = 4.0, windows: int = 5) -> float:
@@ -185,7 +185,7 @@ def assert_keeps(series: Series, rate: int, least: float = LEAST_MEAN, batch_byt
     behind the quota when it began, and by what a write that came LATE_WRITE_SECONDS late has brought into it.
     """
     begin, end = series.span
-    assert least * rate <= series.mean_rate() <= rate * (1 + SAVED_SECONDS / (end - begin))
+    assert least * rate <= series.mean_rate() <= rate * (1 + WINDOW_SECONDS / (end - begin))
     first = 0
     for moment, total in zip(series.times, series.totals, strict=True):
         while moment - series.begun[first] > 1.0:

@@ -17,7 +17,7 @@ from tests.integration.moves import (
 from weir.lab.cluster import Cluster
 from weir.lab.modes import Mode
 from weir.lab.settings import Route
-from weir.quota.figures import LENT_SECONDS
+from weir.quota.figures import SHARE_SECONDS
 
 pytestmark = pytest.mark.integration
 
@@ -48,7 +48,7 @@ def test_lower_quota_of_both_sides_rules(cluster: Cluster, leader: int, follower
     with moving(cluster, [topic], [1, 2]) as received:
         pass
     # what the follower's side asks for waits at a leader that throttles, so it is not set aside (docs/throttle.md)
-    lent = LENT_SECONDS * follower if follower < leader else 0.0
+    lent = SHARE_SECONDS * follower if follower < leader else 0.0
     assert_keeps(received.series(), min(leader, follower), batch_bytes=BATCH_BYTES + round(lent))
     assert_identical(cluster, [topic], 1, 2)
     assert_throttled(cluster, 1, "leader")

@@ -27,7 +27,7 @@ from weir.lab.cluster import Cluster
 from weir.lab.modes import MODES, NEWEST, ZooKeeperCluster
 from weir.lab.settings import configs_tool
 from weir.planning.reassignment_json import format_reassignment
-from weir.quota.figures import SAVED_SECONDS
+from weir.quota.figures import WINDOW_SECONDS
 from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 pytestmark = pytest.mark.integration
@@ -168,7 +168,7 @@ def test_kafka_reassign_partitions_drives_the_sidecars(cluster: Cluster, tmp_pat
         series = received.series()
         end = series.span[1]
         # A busy machine keeps a move from some of its rate; bench.follow has the tight bound.
-        assert LEAST_MEAN <= rate_between(series, begin, end) / (PART * RATE) <= 1.0 + SAVED_SECONDS / (end - begin)
+        assert LEAST_MEAN <= rate_between(series, begin, end) / (PART * RATE) <= 1.0 + WINDOW_SECONDS / (end - begin)
     reassign("--verify")
     assert seconds_until(cluster, "no throttle", nothing(cluster)) < GONE_SECONDS
     assert cluster.native_throttles([topic]) == {}
@@ -230,7 +230,7 @@ def test_calls_of_cruise_control_throttle_without_a_gap(cluster: Cluster) -> Non
                 cluster.admin.clear_native_throttle([1, 2], [])
                 sleep(1.5 if partition == 0 else 0)
             step = received.series()
-            assert rate_between(step, begin, step.span[1]) <= PART * RATE * (1 + SAVED_SECONDS)
+            assert rate_between(step, begin, step.span[1]) <= PART * RATE * (1 + WINDOW_SECONDS)
     left = {broker_id: {"topics": {topic: others}} for broker_id in cluster.broker_ids}
     assert seconds_until(cluster, "what others have listed", left) < GONE_SECONDS
     cluster.admin.clear_native_throttle([], [topic])

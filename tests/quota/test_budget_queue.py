@@ -9,7 +9,7 @@ from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.fakes.lines import line_of
 from weir.quota.budget.queue import BudgetQueue
 from weir.quota.fetch.decisions import Forward, Hold
-from weir.quota.figures import PLACE_SECONDS
+from weir.quota.figures import STUCK_SECONDS
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
@@ -263,6 +263,6 @@ def test_place_is_lost_though_nobody_waits_any_more() -> None:
     clock.move(1.5)
     line.ahead_of("other", replica="other", turn=10.0)
     assert len(line) == 30
-    clock.move(PLACE_SECONDS + 1.0)
+    clock.move(STUCK_SECONDS + 1.0)
     line.ahead_of("other", replica="other", turn=10.0)
     assert not len(line)

@@ -15,7 +15,7 @@ from weir.quota.fetch.decisions import Answer, Forward, Hold
 from weir.quota.fetch.intake import TooManyPartitions
 from weir.quota.fetch.sessions import LEFT_OUT_MS
 from weir.quota.fetch.state import LeaderEntry
-from weir.quota.figures import LENT_SECONDS
+from weir.quota.figures import SHARE_SECONDS
 from weir.quota.settings import SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
@@ -148,7 +148,7 @@ def test_two_hops_keep_to_the_lower_quota_without_full_fetches(
     start = made.clock.now
     made.follower.run(20)
     assert 0.96 <= mean_rate(made.follower.received, start + 2, made.clock.now) / lower <= 1.01
-    lent = LENT_SECONDS if rates[0] == lower else 0.0  # what the follower's side asks for waits at the leader's
+    lent = SHARE_SECONDS if rates[0] == lower else 0.0  # what the follower's side asks for waits at the leader's
     assert worst_second(made.follower.received) <= (1.05 + lent) * lower + BATCH
     assert made.leader.full_fetches == 1
     assert not made.follower.errors

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.quota.model.rebalance import MB, Rebalance, play
-from weir.quota.figures import LENT_SECONDS, WINDOW_SLACK
+from weir.quota.figures import SHARE_SECONDS, WINDOW_SLACK
 
 pytestmark = pytest.mark.long
 
@@ -39,7 +39,7 @@ def test_every_broker_receives_its_rate_and_no_more(rebalance: Rebalance, least:
     figures, rate = play(rebalance), rebalance.follower_rates[0]
     assert rate is not None
     batch = max(rebalance.batches) / rate
-    at_once = LENT_SECONDS + (rebalance.brokers - 1) * rebalance.fetchers * batch  # seconds of quota
+    at_once = SHARE_SECONDS + (rebalance.brokers - 1) * rebalance.fetchers * batch  # seconds of quota
     for one in figures.received.values():
         assert one.mean >= least
         assert one.whole <= 1 + at_once / rebalance.seconds
