@@ -71,6 +71,10 @@ class FetchVersion:
     request_partition: Fields
     response_head: Fields
     response_partition: Fields
+    takes_whole: bool = False
+    """A partition returns at most `partition_max_bytes`, however large its batches are (below KIP-74)."""
+    truncates: bool = False
+    """Followers with it truncate to their own high watermark (below level 0.11, KIP-101)."""
     clients_wait: bool = False
     """Clients wait for `throttle_time_ms` themselves, and brokers mute them meanwhile (KIP-219)."""
     is_flexible: bool = False
@@ -132,11 +136,13 @@ _V0: Final = FetchVersion(
     request_partition=_fields(_PARTITION, _FETCH_OFFSET, _MAX_BYTES),
     response_head=_fields(),
     response_partition=_fields(*_FETCHED),
+    takes_whole=True,
+    truncates=True,
 )
 _V1: Final = replace(_V0, api_version=1, response_head=_fields(_THROTTLED))  # KIP-13
 _V2: Final = replace(_V1, api_version=2)  # KIP-32: changed only what is inside the records
 # KIP-74: the order of partitions counts
-_V3: Final = replace(_V2, api_version=3, request_head=_fields(_REPLICA_ID, *_LIMITED))
+_V3: Final = replace(_V2, api_version=3, request_head=_fields(_REPLICA_ID, *_LIMITED), takes_whole=False)
 _V4: Final = replace(  # KIP-98
     _V3,
     api_version=4,
@@ -147,6 +153,7 @@ _V4: Final = replace(  # KIP-98
 _V5: Final = replace(  # KIP-107
     _V4,
     api_version=5,
+    truncates=False,
     request_partition=_fields(_PARTITION, _FETCH_OFFSET, _LOG_START_OFFSET, _MAX_BYTES),
     response_partition=_fields(*_STABLE, _LOG_START_OFFSET),
 )

@@ -23,8 +23,6 @@ from weir.quota.fetch.sessions import LEFT_OUT_MS
 from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, InFlight, LeaderEntry, ReplicaPartition
 from weir.quota.topic_names import METADATA_LOG
 
-_EMPTY_MS = 1
-
 
 def commit(view: FetchView, plan: FetchPlan) -> Steps[Decision]:
     """Carry out `plan`, which was made from `view` just now. Done in steps."""
@@ -113,7 +111,7 @@ def _empty_answer(state: LinkState, request: FetchRequest) -> Steps[bytes]:
         session_id = state.sessions.follower.id
         return encode_fetch_response(version, correlation_id, LEFT_OUT_MS, made_up, session_id=session_id)
     if version and not fetch_version(version).clients_wait:
-        return encode_fetch_response(version, correlation_id, _EMPTY_MS, [])
+        return encode_fetch_response(version, correlation_id, 1, [])
     made_up = yield from _made_up_topics(state, version)
     return encode_fetch_response(version, correlation_id, 0, made_up)
 

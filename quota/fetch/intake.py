@@ -16,8 +16,6 @@ from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.state import UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic
 from weir.quota.figures import ABSENT_SECONDS, MOST_PARTITIONS, PARTITIONS_PER_STEP
 
-LAST_VERSION_BEFORE_LEADER_EPOCHS = 4  # followers below level 0.11 (KIP-101): they truncate to their high watermark
-
 
 class TooManyPartitions(Exception):
     """A follower asks for more partitions than one link keeps. `count` is how many."""
@@ -188,8 +186,7 @@ def _appear(
 
 def _go_back(link: LinkPartitions, replica: ReplicaPartition, fetch_offset: int) -> None:
     """Drop the high watermark of a partition that is asked for from an earlier offset or by another epoch."""
-    truncates = link.sessions.row.api_version <= LAST_VERSION_BEFORE_LEADER_EPOCHS
-    replica.go_back(fetch_offset, link.in_sync_until, truncates=truncates)
+    replica.go_back(fetch_offset, link.in_sync_until, truncates=link.sessions.row.truncates)
 
 
 def _move(link: LinkPartitions, replica: ReplicaPartition, fetch_offset: int, now: float) -> None:

@@ -10,7 +10,6 @@ import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, takewhile
-from typing import Final
 
 from msgspec import Struct
 
@@ -19,8 +18,6 @@ from weir.quota.budget.quota import Part, Quota
 from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
 from weir.quota.figures import FLOOR, HELD_BYTES, MOST_OFFERED, MUCH_SMALLER, RANK_SECONDS
 from weir.quota.side_state import SideState
-
-LEAST_WHOLE_VERSION: Final = 3  # from it on the first partition with data returns at least a batch (KIP-74)
 
 
 @dataclass(slots=True)
@@ -246,7 +243,7 @@ class _Purse:
 class Terms(Struct, frozen=True):
     """What grants of one fetch depend on beside the queue and the quotas."""
 
-    version: int  # of Fetch
+    takes_whole: bool  # whether a partition is taken whole or not at all, as in Fetch v0 to v2
     max_bytes: int  # the most record bytes of the answer: as in the request, or the configured cap
     by_turns: bool  # whether the catch-up order goes by turns, not by urgency
     takes_out: bool  # whether records above a grant are taken out of the answer
@@ -274,9 +271,7 @@ def fill(
         if not all([purse.is_open for purse in own]):
             continue
         left = min([purse.left for purse in own])
-        if terms.version < LEAST_WHOLE_VERSION:
-            # v0 to v2 cut a batch larger than the cap, and would do so for ever: take the partition whole or not at
-            # all.
+        if terms.takes_whole:  # a batch larger than the cap would be cut, for ever
             cap = size = replica.max_bytes
         else:
             takes_out = terms.takes_out and answer.size + left <= HELD_BYTES

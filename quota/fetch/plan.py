@@ -21,7 +21,7 @@ from weir.lag.broker_ids import STRANGER
 from weir.protocol.fetch_request import FetchRequest
 from weir.quota.budget.quota import Ask, Offer, Part, Quota
 from weir.quota.fetch.link_state import LinkState
-from weir.quota.fetch.order import LEAST_WHOLE_VERSION, Terms, fill, offer_all, worth_asking
+from weir.quota.fetch.order import Terms, fill, offer_all, worth_asking
 from weir.quota.fetch.state import Grant
 from weir.quota.figures import (
     CLAIM_SECONDS,
@@ -76,15 +76,15 @@ def decide(state: LinkState, request: FetchRequest, now: float, held_seconds: fl
 def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: float) -> FetchView:
     """Bring what depends on time up to date, and return what a plan for `request` depends on."""
     side, partitions, queue = state.throttle, state.partitions, state.partitions.queue
-    rules, version, follower = side.rules, request.header.api_version, partitions.ends.follower
+    rules, takes_whole, follower = side.rules, state.sessions.row.takes_whole, partitions.ends.follower
     by_turns, next_batch, is_urgent = True, 0, False
     quotas = [one for one in rules.quotas if one.limits and one.shared_for in (None, follower)] if queue.waiting else []
     if any([quota.ledger.rate for quota in quotas]):
         by_turns, first, is_urgent = queue.look()
         # Below that version a grant takes all that is asked of a partition, however small its batches are.
-        is_whole, batches = version < LEAST_WHOLE_VERSION, first.batches
+        batches = first.batches
         next_batch = (
-            first.max_bytes if is_whole else batches.next_size or batches.largest or first.topic.batches.largest
+            first.max_bytes if takes_whole else batches.next_size or batches.largest or first.topic.batches.largest
         )
         side.release_stuck()
     is_live = now < state.live_until
@@ -104,9 +104,9 @@ def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: f
     limit = rules.settings.response_max_bytes
     max_bytes = request.max_bytes if limit is None else min(limit, request.max_bytes)
     wastes_some = ask.answer_seconds > SLOW_SECONDS
-    terms = Terms(version, max_bytes, by_turns, side.takes_out, wastes_some, len(offers) > 1)
+    terms = Terms(takes_whole, max_bytes, by_turns, side.takes_out, wastes_some, len(offers) > 1)
     # Records in sync would use up some of what is offered, so a link with such records has a cap for each grant.
-    is_offered = ask.is_lent and not is_live and version >= LEAST_WHOLE_VERSION and len(offers) == 1
+    is_offered = ask.is_lent and not is_live and not takes_whole and len(offers) == 1
     most_offered = max(1, int(min(offers[0].spend, max_bytes))) if is_offered else None
     # Without a high watermark it is not known who is in sync. And who asks for 0 bytes of everything is the
     # follower's own sidecar, with an offset probe.

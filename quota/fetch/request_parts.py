@@ -9,7 +9,6 @@ from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_versions import fetch_version
 from weir.protocol.request_topics import RequestTopic
 from weir.protocol.steps import PER_STEP, Steps, StepWork
-from weir.quota.fetch.order import LEAST_WHOLE_VERSION
 from weir.quota.fetch.state import Grant, ReplicaPartition, ReplicaTopic
 from weir.quota.figures import SHORTEST_WAIT_SECONDS
 
@@ -93,10 +92,10 @@ def limit_response(request: FetchRequest, limit: int, start: int) -> tuple[Fetch
     Below v3 a partition is taken whole or not at all, so the cap is max(limit, partition_max_bytes of one partition).
     Turns begin with the partition at `start`; returns where those of the next fetch do, too.
     """
-    if request.header.api_version >= LEAST_WHOLE_VERSION:
+    row = fetch_version(request.header.api_version)
+    if not row.takes_whole:
         # Never 0: the broker would answer at once each time, with nothing.
         return (request.with_(max_bytes=max(1, limit)) if request.max_bytes > limit else request), start
-    row = fetch_version(request.header.api_version)
     partitions = [
         RequestTopic(name, entries[at : at + stride], stride)
         for name, entries, stride, _ in request.topics

@@ -7,6 +7,7 @@ whole batch as soon as it came first.) So neither side sends a full fetch in the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Final
@@ -26,7 +27,7 @@ from weir.protocol.request_topics import RequestTopic
 from weir.protocol.response_scanner import ResponseHead
 from weir.protocol.steps import PER_STEP, Steps, StepWork
 from weir.quota.counters import ThrottleStats
-from weir.quota.fetch.state import LONG_AGO, Grant, LeaderEntry, ReplicaPartition, ReplicaTopic
+from weir.quota.fetch.state import Grant, LeaderEntry, ReplicaPartition, ReplicaTopic
 from weir.quota.side_state import SideState
 from weir.quota.topic_names import METADATA_LOG
 
@@ -48,7 +49,7 @@ class FetchSessions:
         self.touched: dict[ReplicaPartition, None] = {}
         self.is_asked_for_offsets = False
         """Whether an earlier hop asked for partitions with 0 bytes (its offset probe) and was not answered yet."""
-        self.opened_at = LONG_AGO  # the follower's session, in clock seconds
+        self.opened_at = -math.inf  # the follower's session, in clock seconds
         self.row = fetch_version(0)  # of the last request
         self.is_incremental = False  # whether the request under way lists only what changed
 

@@ -5,6 +5,7 @@ Nothing outlives the connection: an empty entry with a stale high watermark coul
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -19,8 +20,6 @@ from weir.quota.budget.quota import Part, Quota
 UNKNOWN_OFFSET = -1
 Coverage = tuple[tuple[Quota, Container[int]], ...]
 """Quotas, each with the partitions of one topic whose bytes belong to it."""
-
-LONG_AGO = float("-inf")
 
 
 class LeaderEntry(Enum):
@@ -43,7 +42,7 @@ class ReplicaPartition:
     earlier_high_watermark: int = UNKNOWN_OFFSET  # the one that was known before `high_watermark`
     last_reported: int = UNKNOWN_OFFSET  # the last one in an answer; kept when `high_watermark` becomes unknown
     in_sync_from: int = UNKNOWN_OFFSET  # the least fetch offset that counts as in sync until `in_sync_until`
-    in_sync_until: float = LONG_AGO  # clock seconds; see `keep_in_sync`
+    in_sync_until: float = -math.inf  # clock seconds; see `keep_in_sync`
     batches: BatchSizes = field(default_factory=BatchSizes)
     served_number: int = 0  # number of the link's last answer with records of it
     left_out_from: int = 0  # the link's `left_out_count` when this was counted: it was left out as often since
@@ -94,7 +93,7 @@ class ReplicaPartition:
             known = truncates and self.earlier_high_watermark != UNKNOWN_OFFSET
             self.keep_in_sync(self.earlier_high_watermark if known else self.high_watermark, in_sync_until)
         if fetch_offset < self.in_sync_from:
-            self.in_sync_until = LONG_AGO
+            self.in_sync_until = -math.inf
         self.high_watermark = self.earlier_high_watermark = UNKNOWN_OFFSET
         self.batches.arrived = 0
 
@@ -103,7 +102,7 @@ class ReplicaPartition:
 
         The last batch of a log is mostly smaller. Remembered, it would make sizes look uneven for the whole move.
         """
-        self.in_sync_until = LONG_AGO
+        self.in_sync_until = -math.inf
         self.batches = BatchSizes()
 
 
