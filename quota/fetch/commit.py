@@ -86,7 +86,6 @@ def _granted(view: FetchView, plan: FetchPlan) -> InFlight:
         state.sessions.leader.begin_anew()
     return InFlight(
         parts=plan.parts,
-        turns_of=view.ask.replica_id,
         reserved=reserved,
         grants={replica: max(cap, replica.batches.next_size) for replica, cap in plan.grants},
         asks_all=plan.asks_all,

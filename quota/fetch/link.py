@@ -15,7 +15,7 @@ from weir.quota.fetch.decisions import Answer, Decision, Hold
 from weir.quota.fetch.intake import TooManyPartitions, take_incremental, take_whole
 from weir.quota.fetch.link_state import LinkState
 from weir.quota.fetch.plan import decide
-from weir.quota.fetch.settlement import settling
+from weir.quota.fetch.settlement import Settlement
 from weir.quota.fetch.state import InFlight
 from weir.quota.figures import LEAST_BYTES, MOST_PARTITIONS, STUCK_SECONDS
 
@@ -97,7 +97,7 @@ class ReplicaLink(LinkState):
         if self.sessions.row.api_version >= FIRST_SESSION_VERSION:
             self.sessions.leader.answered(head.error_code, head.session_id)
         self.number += 1
-        yield from settling(self, fetch, head, topics)
+        yield from Settlement(self, fetch, head).steps(topics)
         self.in_flight = None
 
     def abandon(self) -> None:

@@ -17,7 +17,6 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from weir.lag.broker_ids import STRANGER
 from weir.protocol.fetch_request import FetchRequest
 from weir.quota.budget.quota import Ask, Offer, Part, Quota
 from weir.quota.fetch.link_state import LinkState
@@ -90,7 +89,7 @@ def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: f
     is_live = now < state.live_until
     ask = Ask(
         state,
-        STRANGER if partitions.is_stranger else follower,
+        partitions.replica_id,
         next_batch,
         is_urgent,
         is_live,

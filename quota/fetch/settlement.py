@@ -30,11 +30,6 @@ from weir.quota.figures import (
 _ERRORS_OF_NO_TOPIC: Final = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID})
 
 
-def settling(state: LinkState, fetch: InFlight, head: ResponseHead, topics: Sequence[ScannedTopic]) -> Steps[None]:
-    """Settle what the leader sent: `topics`, under `head`. Done in steps."""
-    yield from Settlement(state, fetch, head).steps(topics)
-
-
 class Settlement:
     """Takes in the answer to one fetch, by slices. The budget is settled once, when the whole answer is known."""
 
@@ -132,7 +127,7 @@ class Settlement:
         reserved, fetch.reserved = fetch.reserved, {}
         state.accounts.hand_over(reserved, of_waiting)
         for quota, part in fetch.parts.items():
-            quota.line.settle(fetch.turns_of, of_waiting.get(quota.ledger, 0) - part.size)
+            quota.line.settle(state.partitions.replica_id, of_waiting.get(quota.ledger, 0) - part.size)
         for ledger, size in in_sync.items():
             ledger.charge(size)
         waited_long = bool(state.partitions.queue.waiting) and self._now - fetch.forwarded_at > SLOW_SECONDS

@@ -184,7 +184,6 @@ class InFlight:
     """A forwarded fetch that is not answered yet."""
 
     parts: Mapping[Quota, Part] = field(default_factory=dict)  # what was granted of each quota
-    turns_of: int = 0  # whose turns those were: a broker's id, as in `Ask`
     reserved: Mapping[StrictLedger, int] = field(default_factory=dict)  # bytes of it set aside, and not used yet
     max_bytes: int = 0  # of the whole answer
     grants: Mapping[ReplicaPartition, int] = field(default_factory=dict)  # the bytes that each may bring
