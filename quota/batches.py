@@ -15,8 +15,8 @@ from weir.quota.figures import (
     EVEN_SPREAD,
     FEW,
     FORGIVEN_MISSES,
+    LEAST_BYTES,
     MANY_BATCHES,
-    NEXT_CAP_BYTES,
 )
 
 
@@ -68,7 +68,7 @@ class BatchSizes:
         batch = self.next_size or known.largest
         room = max(1, int(min(left, asked)))
         if self.barren:
-            return min(room, max(batch, NEXT_CAP_BYTES) << min(self.barren, 16)), False
+            return min(room, max(batch, LEAST_BYTES) << min(self.barren, 16)), False
         if known.is_even and known.largest <= asked:
             return max(1, room // known.largest) * known.largest, True
         if self.next_size > room:

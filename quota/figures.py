@@ -10,29 +10,28 @@ from typing import Final
 from weir.protocol.take_out import MOST_HELD
 
 # A quota's ledger
-WINDOW_SECONDS: Final = (
-    1.0  # any second: what the promise is about. Of quota: the most credit kept while fetches wait at leaders
-)
+WINDOW_SECONDS: Final = 1.0  # any second: what the promise is about
+"""Of quota it is the most credit kept while fetches wait at leaders.
+
+As long a link has live traffic after a record of a partition that needs no budget.
+"""
 WINDOW_SLACK: Final = 0.04  # an answer takes a part of each second; without slack the mean would fall short by it
 CREDIT_SECONDS: Final = 0.25  # of quota: the most credit that a link waits for
-TICK_SECONDS: Final = (
-    0.001  # the event loop's resolution, the shortest hold, and in seconds of quota a crowded link's first fetch
-)
-SHORTEST_WAIT_SECONDS: Final = (
-    0.05  # for what brings nothing: else its follower would ask at once, for ever. Of quota: worth a fetch
-)
+TICK_SECONDS: Final = 0.001  # the event loop's resolution: sends in one count together, and no hold is shorter
+"""Of quota it is the first fetch of a link in a crowd: all begin in a second."""
+SHORTEST_WAIT_SECONDS: Final = 0.05  # for what brings nothing: else its follower would ask at once, for ever
+"""Of quota it is the least that is worth a fetch without room for more."""
 EPSILON_BYTES: Final = 0.5  # absorbs the rounding of the credit, a float; rates are integers
 LEAST_BYTES: Final = 2**13  # what may be on its way to a follower at least, however slow it is
+"""After a grant that brought nothing the next cap is twice as much."""
 LONGEST_WAIT_SECONDS: Final = 0.8  # how long bytes are held back for want of room, unless very many links hold some
-STUCK_SECONDS: Final = (
-    5.0  # a peer that takes an answer, or asks again, later than this is stuck, and loses its place in lines
-)
+STUCK_SECONDS: Final = 5.0  # a peer that takes an answer, or asks again, later than this counts as stuck
+"""As long a lapsed claim keeps its place, without keeping others waiting."""
 LOOK_SECONDS: Final = 0.1  # ten looks a second at most: for stuck peers, and whether kip73's rate has fallen
 
 # How large a share is
-SHARE_SECONDS: Final = (
-    0.12  # of quota for one fetch, and for all that is lent together: paces evenly, wastes little on cut batches
-)
+SHARE_SECONDS: Final = 0.12  # of quota for one fetch: few enough to pace evenly, enough to waste little on cut batches
+"""All links together ask for as much while nothing is set aside for it."""
 SHARE_BESIDE_LIVE_SECONDS: Final = SHARE_SECONDS / 10  # on a link with live traffic a record waits for each share
 LARGEST_SHARE_SECONDS: Final = 0.15  # the most that a fetch which comes a little late is granted, in seconds of quota
 SLOW_SECONDS: Final = 0.1  # on links with answers slower than this, a share is what gathers during an answer
@@ -43,25 +42,19 @@ MOST_STALE: Final = 2.0  # turns that a link far back may wait for: more was cla
 
 # The line
 FLOOR: Final = 0.05  # the part of the granted bytes for what is not the most urgent, so that nothing starves
-CLAIM_SECONDS: Final = (
-    1.0  # how long a claim keeps others waiting if its link does not plan again, or waits for another quota
-)
-REFRESH_SECONDS: Final = 0.9 * CLAIM_SECONDS  # a held fetch is planned again before its claim in the line lapses
+CLAIM_SECONDS: Final = 1.0  # how long a claim keeps others waiting if its link does not plan again
+"""As long budget is left to who waits for that of another quota, too."""
 LAPSE_SECONDS: Final = 0.02  # how late a lapse may be noticed: with hundreds of claims one lapses each millisecond
 
 # A fetch
 PROBE_SECONDS: Final = 10.0  # without a true answer, on the follower's side: a probe may bring a batch there
 FREE_PROBE_SECONDS: Final = 4.0  # the same on the leader's side, where a probe brings no records
-WAITS_SECONDS: Final = 10.0  # how long answers are expected to wait at their leader after one that did
-AT_ONCE_SECONDS: Final = 0.07  # what an answer that did not wait takes longer than the quickest one lately
-FORGETS_DISTANCE: Final = 1.01  # how much slower the quickest counts with each one: the way may have become longer
+AT_ONCE_SECONDS: Final = 0.07  # what an answer that did not wait takes longer than the quickest one
 LONGEST_RIDE_SECONDS: Final = 0.02  # how long a grant waits at the leader for a live record: both come in one answer
 LONGEST_HOLD_SECONDS: Final = 30.0  # a fetch is held no longer: a follower's socket times out after 30 s by default
-LIVE_SECONDS: Final = 1.0  # how long a link has live traffic after a record of a partition that needs no budget
 PASSING_SECONDS: Final = 0.04  # how long a grant may take to pass beside live traffic, whose records wait behind it
 BESIDE_OTHERS: Final = 0.125  # of what passes without a quota: so much more hardly makes an answer longer
-SHORT_PASSING_SECONDS: Final = 0.005  # an answer that passes in less says nothing of what the link carries
-CROWDED_SECONDS: Final = 5.0  # how long answers are expected to be full of other partitions after one that was
+EXPECTED_SECONDS: Final = 5.0  # how long answers are expected to be as one was: full of others, or made to wait
 MUCH_SMALLER: Final = 0.05  # a share that is less than so much of the largest before: another rate is in force
 RANK_SECONDS: Final = 0.5  # how long a ranking is kept: one of thousands of partitions costs more than a fetch
 MOST_OFFERED: Final = 16  # how many partitions a fetch offers to a leader's side that has quotas of its own
@@ -77,7 +70,6 @@ FEW: Final = 4  # fewer batches than this are not enough to conclude anything
 MANY_BATCHES: Final = 50  # with a cap of this many batches about half of one is wasted: 1 %
 FORGIVEN_MISSES: Final = 6  # grants that may bring nothing where sizes are known: another hop may have had no budget
 BARREN_BEFORE_FIRST: Final = 2  # grants of growing size that bring nothing before one goes in the first place
-NEXT_CAP_BYTES: Final = 64 * 1024  # the first cap after a grant that brought nothing
 
 # What one step of long work takes, so that others wait for about 2 ms (`PER_STEP` where a step only looks)
 PARTITIONS_PER_STEP: Final = 60  # taken in, each in a new topic; topics settled; topics and partitions freed

@@ -33,7 +33,7 @@ class LinkState:
         """Whether grants in front left others no room in the last answer, or may have. Then all else is next."""
         self.answer_seconds = 0.0  # how long the answer to the last grant took (seconds)
         self.distance = math.inf
-        """How long the quickest answer lately took to begin (seconds): the way to the leader and back."""
+        """How long the quickest answer took to begin (seconds): the way to the leader and back."""
         self.made_to_wait_at = -math.inf
         """When an answer came last that had waited at the leader, as the leader's side throttles too."""
         self.most_beside_live = math.inf

@@ -24,16 +24,15 @@ from weir.quota.fetch.order import Terms, fill, offer_all, worth_asking
 from weir.quota.fetch.state import Grant
 from weir.quota.figures import (
     CLAIM_SECONDS,
+    EXPECTED_SECONDS,
     FREE_PROBE_SECONDS,
     LONGEST_HOLD_SECONDS,
     LONGEST_RIDE_SECONDS,
     PROBE_SECONDS,
-    REFRESH_SECONDS,
     SHARE_BESIDE_LIVE_SECONDS,
     SHORTEST_WAIT_SECONDS,
     SLOW_SECONDS,
     TICK_SECONDS,
-    WAITS_SECONDS,
 )
 
 _AT_ONCE: Final = 1  # min_bytes: the leader answers as soon as it has anything
@@ -95,7 +94,7 @@ def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: f
         is_live,
         state.answer_seconds,
         not queue.last,
-        not side.takes_out and now - state.made_to_wait_at < WAITS_SECONDS,
+        not side.takes_out and now - state.made_to_wait_at < EXPECTED_SECONDS,
         state.distance,
         state.most_beside_live if is_live else math.inf,
     )
@@ -194,7 +193,7 @@ def _grants(view: FetchView) -> tuple[tuple[Grant, ...], dict[Quota, Part], tupl
             break
         else:
             return grants, parts, tuple(claims), ready
-    return (), {}, tuple(claims), min(ready, view.now + REFRESH_SECONDS) if claims else ready
+    return (), {}, tuple(claims), min(ready, view.now + CLAIM_SECONDS) if claims else ready
 
 
 def _granted(

@@ -18,13 +18,12 @@ from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, LeaderEntry, Replic
 from weir.quota.figures import (
     AT_ONCE_SECONDS,
     BESIDE_OTHERS,
-    CROWDED_SECONDS,
-    FORGETS_DISTANCE,
-    LIVE_SECONDS,
+    EXPECTED_SECONDS,
     PARTITIONS_PER_STEP,
     PASSING_SECONDS,
-    SHORT_PASSING_SECONDS,
     SLOW_SECONDS,
+    TICK_SECONDS,
+    WINDOW_SECONDS,
 )
 
 _ERRORS_OF_NO_TOPIC: Final = frozenset({UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID})
@@ -157,7 +156,7 @@ class Settlement:
         if state.crowded_until > fetch.forwarded_at and any(
             room < waiting.max_bytes for waiting in state.partitions.queue
         ):
-            state.crowded_until = self._now + CROWDED_SECONDS  # others would still fill it
+            state.crowded_until = self._now + EXPECTED_SECONDS  # others would still fill it
         for replica in self._barren:
             is_full = room < replica.max_bytes
             if not is_full or fetch.grants_are_first:
@@ -166,7 +165,7 @@ class Settlement:
                 continue
             is_next = is_full or replica.batches.has_to_be_first
             if is_next:
-                state.crowded_until = self._now + CROWDED_SECONDS
+                state.crowded_until = self._now + EXPECTED_SECONDS
             if is_next or state.throttle.takes_out:  # the broker itself found the cap too small: the next one is larger
                 state.partitions.queue.had_no_room(replica)
 
@@ -178,10 +177,10 @@ class Settlement:
         if interval is not None:
             interval.link(state.partitions.counted_peer).fetches += 1
         if self._is_live:
-            state.live_until = self._now + LIVE_SECONDS
+            state.live_until = self._now + WINDOW_SECONDS
         began_at = self._now if fetch.answer_began_at is None else fetch.answer_began_at
         waited = began_at - fetch.forwarded_at
-        state.distance = min(waited, FORGETS_DISTANCE * state.distance)
+        state.distance = min(waited, state.distance)
         if fetch.grants and waited > state.distance + AT_ONCE_SECONDS:
             state.made_to_wait_at = self._now
         if fetch.grants and (self._waited or self._unthrottled):
@@ -193,9 +192,7 @@ class Settlement:
         fetch = self._fetch
         if fetch.answer_began_at is None:
             return math.inf
-        passing = self._now - fetch.answer_began_at
-        if passing < SHORT_PASSING_SECONDS:
-            return math.inf
+        passing = max(self._now - fetch.answer_began_at, TICK_SECONDS)
         # On a distant link TCP takes some round trips for it, however much the link carries.
         may_pass = max(PASSING_SECONDS, fetch.answer_began_at - fetch.forwarded_at)
         return max((self._throttled + self._unthrottled) / passing * may_pass, BESIDE_OTHERS * self._unthrottled)
