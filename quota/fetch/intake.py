@@ -56,8 +56,6 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
         yield from _set_aside_absent(link, request, now)
         if count != link.count:
             raise MalformedFrame("a partition is named twice in a full fetch", 0)
-    if link.failed:
-        yield from link.classify_failed()
     _forget_absent(link, now)
 
 
@@ -89,8 +87,6 @@ def take_incremental(link: LinkPartitions, request: FetchRequest, now: float) ->
                 if done >= PARTITIONS_PER_STEP:
                     done = 0
                     yield
-    if link.failed:
-        yield from link.classify_failed()
     _forget_absent(link, now)
 
 

@@ -29,7 +29,6 @@ class LinkPartitions:
         self.absent: dict[ReplicaPartition, float] = {}  # when to forget each (clock seconds), oldest first
         self.queue = GrantQueue(side)  # of partitions behind, or without a high watermark
         self.asker = side.lag.asker()
-        self.failed: list[ReplicaPartition] = []  # answered with an error while no high watermark was known
         self.count = 0
         self.behind_count = 0
         self.unknown_count = 0
@@ -100,7 +99,7 @@ class LinkPartitions:
     def free(self) -> Steps[None]:
         """Drop all partitions a few at a time: topics and partitions refer to each other."""
         topics = self.topics
-        self.topics, self.absent, self.queue, self.failed = {}, {}, GrantQueue(self.side), []
+        self.topics, self.absent, self.queue = {}, {}, GrantQueue(self.side)
         self.behind_count = self.unknown_count = self.count = 0
         self.sessions.touched = {}
         work = StepWork(PARTITIONS_PER_STEP)
@@ -155,21 +154,6 @@ class LinkPartitions:
         waits = not is_in_sync and replica.partition in replica.topic.throttled
         is_unknown = high_watermark == UNKNOWN_OFFSET
         self.place(replica, behind=waits and not is_unknown, unknown=waits and is_unknown)
-
-    def fail(self, replica: ReplicaPartition) -> None:
-        """Note an error in place of the first high watermark: the fetch under way is done with this partition."""
-        self.place(replica, behind=False, unknown=False)
-        self.failed.append(replica)
-
-    def classify_failed(self) -> Steps[None]:
-        """Classify anew what failed, now that it is asked for again. Done in steps."""
-        failed, self.failed = self.failed, []
-        for number, replica in enumerate(failed, start=1):
-            if not number % PER_STEP:
-                yield
-            if replica.is_present:
-                replica.topic.forget_responses()
-                self.classify(replica)
 
     def place(self, replica: ReplicaPartition, *, behind: bool, unknown: bool) -> None:
         """Note whether a throttled partition is behind, or has no known high watermark."""

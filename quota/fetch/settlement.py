@@ -223,8 +223,6 @@ class Settlement:
                 continue
             if error_code:
                 replica.last_reported = UNKNOWN_OFFSET
-                if partition in topic.unknown:
-                    link.fail(replica)
                 # On the leader's side an error may mean that the broker does not lead the partition: no lag begins with
                 # it.
                 begins = link.side.side == "follower" and error_code not in _ERRORS_OF_NO_TOPIC

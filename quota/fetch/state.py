@@ -59,11 +59,6 @@ class ReplicaPartition:
         return self.has_caught_up or now < self.in_sync_until
 
     @property
-    def is_present(self) -> bool:
-        """Whether the follower asks for it now."""
-        return self.topic.partitions.get(self.partition) is self
-
-    @property
     def is_waiting(self) -> bool:
         """Whether it needs budget: throttled, and not known to be in sync."""
         return self.partition in self.topic.behind or self.partition in self.topic.unknown
