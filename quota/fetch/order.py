@@ -271,24 +271,23 @@ def fill(
         if not all([purse.is_open for purse in own]):
             continue
         left = min([purse.left for purse in own])
+        takes_out = terms.takes_out and answer.size + left <= HELD_BYTES
+        cap, is_sure = replica.batches.cap_for(
+            left, worth_asking(replica), replica.topic.batches, takes_out=takes_out, wastes_some=terms.wastes_some
+        )
         if terms.takes_whole:  # a batch larger than the cap would be cut, for ever
-            cap = size = replica.max_bytes
-        else:
-            takes_out = terms.takes_out and answer.size + left <= HELD_BYTES
-            cap, is_sure = replica.batches.cap_for(
-                left, worth_asking(replica), replica.topic.batches, takes_out=takes_out, wastes_some=terms.wastes_some
-            )
-            if (
-                grants
-                and (cap > left or not is_sure)
-                # the first grant of a quota does not wait until those of other quotas leave it the first place
-                and not (cap <= answer.left and not any([purse.size for purse in own[1:]]))
-            ):
-                min(own, key=lambda purse: purse.left).is_open = False
-                if not _any_open(every):
-                    break
-                continue
-            size = max(cap, replica.batches.next_size)
+            cap, is_sure = replica.max_bytes, True
+        if (
+            grants
+            and (cap > left or not is_sure)
+            # the first grant of a quota does not wait until those of other quotas leave it the first place
+            and not (cap <= answer.left and not any([purse.size for purse in own[1:]]))
+        ):
+            min(own, key=lambda purse: purse.left).is_open = False
+            if not _any_open(every):
+                break
+            continue
+        size = max(cap, replica.batches.next_size)
         grants.append((replica, cap))
         for purse in own:
             purse.pay(size, size if size > left else 0)

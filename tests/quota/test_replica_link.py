@@ -200,9 +200,11 @@ def test_max_wait_is_cut_to_the_next_grant_but_not_below_50_ms() -> None:
     assert asked(decision.request)[-1][:2] == (b"t", 0)
 
 
+@pytest.mark.parametrize("rate", [5 * MB, 10 * MB])
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_below_v3_a_partition_is_taken_whole_or_not_at_all(version: int) -> None:
-    talk = conversation(5 * MB, behind=3, version=version)
+def test_below_v3_a_partition_is_taken_whole_or_not_at_all(version: int, rate: int) -> None:
+    """At 10 MB/s there is more than one partition's bytes, and less than those of two."""
+    talk = conversation(rate, behind=3, version=version)
     talk.clock.move(2)
     decision = forward(talk.link, talk.follower.request())
     sizes = [size for _, _, size in asked(decision.request)]
