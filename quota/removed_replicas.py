@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from weir.lag.topic_lag import TopicLag
-from weir.protocol.steps import PER_STEP
+from weir.protocol.steps import PER_STEP, StepWork
 from weir.quota.throttle import Throttle
 from weir.quota.topic_names import METADATA_LOG
 
@@ -35,7 +35,6 @@ counts as out of sync.
 """
 
 MOST_TOPICS: Final = 500  # asked about at a time, the others in turn: a broker that died may have thousands
-_COST_OF_A_TOPIC: Final = 4  # in partitions that would take as long
 
 
 class RemovedReplicas:
@@ -55,7 +54,7 @@ class RemovedReplicas:
         self._left_out = {lag: since for lag, since in self._left_out.items() if lag.is_kept}
         self._asked = {}
         found: dict[bytes, None] = {}
-        cost = 0
+        work = StepWork(PER_STEP)
         is_full = False
         for turn in (self._turn, None):  # first what was left from the last time, then everything anew
             if is_full:
@@ -70,9 +69,7 @@ class RemovedReplicas:
                     found[lag.topic] = None
                     self._asked[lag] = throttle
                 self._turn.pop()
-                cost += len(lag) + _COST_OF_A_TOPIC
-                if cost >= PER_STEP:
-                    cost = 0
+                if work.is_enough(1 + len(lag)):
                     yield
         for throttle in self.throttles:
             found |= dict.fromkeys(sorted(throttle.brokers.topics())[: self._most_topics])

@@ -12,8 +12,6 @@ from weir.protocol.steps import PER_STEP, Steps, StepWork
 from weir.quota.fetch.state import Grant, ReplicaPartition, ReplicaTopic
 from weir.quota.figures import SHORTEST_WAIT_SECONDS
 
-_MAX_BYTES = 2  # index in (partition, fetch offset, partition_max_bytes)
-
 
 def treated_topics(
     topics: Mapping[bytes, ReplicaTopic],
@@ -42,8 +40,8 @@ def treated_topics(
         if work.is_enough(1 + len(entries) // stride if is_looked_into else 1):
             yield
         if topic is None or not (topic.behind or topic.unknown):
-            asks_none = entries and not row.requested(stride).unpack_from(entries)[_MAX_BYTES]
-            (asked if asks_none else front).append(block)
+            _, _, max_bytes = row.requested(stride).unpack_from(entries) if entries else (0, 0, 1)
+            (front if max_bytes else asked).append(block)
             continue
         waiting = len(topic.behind) + len(topic.unknown)
         if topic not in granted_topics and waiting == len(topic.partitions) and not (drops_behind and topic.behind):
