@@ -45,6 +45,7 @@ FLOOR: Final = 0.05  # the part of the granted bytes for what is not the most ur
 CLAIM_SECONDS: Final = 1.0  # how long a claim keeps others waiting if its link does not plan again
 """As long budget is left to who waits for that of another quota, too."""
 LAPSE_SECONDS: Final = 0.02  # how late a lapse may be noticed: with hundreds of claims one lapses each millisecond
+MOST_FINISHED: Final = 10_000  # replicas whose last turn is remembered: who makes up more ids has all forgotten
 
 # A fetch
 PROBE_SECONDS: Final = 10.0  # without a true answer, on the follower's side: a probe may bring a batch there

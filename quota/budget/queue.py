@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter
 
-from weir.quota.figures import FLOOR, LAPSE_SECONDS, STUCK_SECONDS
+from weir.quota.figures import FLOOR, LAPSE_SECONDS, MOST_FINISHED, STUCK_SECONDS
 
 
 @dataclass(slots=True, eq=False)
@@ -126,10 +126,10 @@ class BudgetQueue:
         if claim is not None:
             self._reached = max(self._reached, claim.start)
         self.leave(link)
-        if self.claims:
-            self._finished[replica] = max(start + size, self._finished.get(replica, 0.0))
-        else:
+        if not self.claims or len(self._finished) > MOST_FINISHED:
             self._finished = {}  # nobody waited, so nothing had so far counts against anyone
+        else:
+            self._finished[replica] = max(start + size, self._finished.get(replica, 0.0))
         if not is_urgent:
             self._owed = max(0.0, self._owed - size)
         elif any([not other.is_urgent for other in self.claims.values()]):

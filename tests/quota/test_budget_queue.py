@@ -9,7 +9,7 @@ from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.fakes.lines import line_of
 from weir.quota.budget.queue import BudgetQueue
 from weir.quota.fetch.decisions import Forward, Hold
-from weir.quota.figures import STUCK_SECONDS
+from weir.quota.figures import MOST_FINISHED, STUCK_SECONDS
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
@@ -266,3 +266,12 @@ def test_place_is_lost_though_nobody_waits_any_more() -> None:
     clock.move(STUCK_SECONDS + 1.0)
     line.ahead_of("other", replica="other", turn=10.0)
     assert not len(line)
+
+
+def test_ids_that_a_peer_makes_up_take_bounded_memory() -> None:
+    """Each of its fetches has another replica id, while somebody else waits all the time."""
+    line = BudgetQueue(MovedClock())
+    line.wait("honest", 10, 1e9, replica=1)
+    for made_up in range(3 * MOST_FINISHED):
+        line.served("peer", 10, is_urgent=False, replica=2 + made_up)
+    assert len(line._finished) <= MOST_FINISHED + 1
