@@ -24,8 +24,9 @@ class CannotRead(Exception):
 class FrameReader:
     """Feeds a structure with one frame. It never raises: `fault` has the reason where the frame cannot be read.
 
-    A structure reads `view[at:end]`, and moves `at`. The frame ends at `frame_end`, as offset in `view`; nothing may be
-    kept of these beyond a `yield`. `fault` is "frame" where lengths do not add up, or what a CannotRead says.
+    A structure reads `view[at:end]`, and moves `at`. The frame ends at `frame_end`, as offset in `view`. After a
+    `yield` all four are other ones, and are to be read anew. `fault` is "frame" where lengths do not add up, or what a
+    CannotRead says.
     """
 
     __slots__ = ("_held", "_skip", "_structure", "_wanted", "at", "end", "fault", "frame_end", "left", "view")

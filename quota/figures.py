@@ -11,27 +11,27 @@ from weir.protocol.take_out import MOST_HELD
 
 # A quota's ledger
 WINDOW_SECONDS: Final = 1.0  # any second: what the promise is about
-"""Of quota it is the most credit kept while fetches wait at leaders.
+"""Also a quota's most credit while fetches wait at leaders: what it allows in so many seconds.
 
-As long a link has live traffic after a record of a partition that needs no budget.
+And how long a link counts as one with live traffic after a record of a partition that needs no budget.
 """
 WINDOW_SLACK: Final = 0.04  # an answer takes a part of each second; without slack the mean would fall short by it
 CREDIT_SECONDS: Final = 0.25  # of quota: the most credit that a link waits for
 TICK_SECONDS: Final = 0.001  # the event loop's resolution: sends in one count together, and no hold is shorter
-"""Of quota it is the first fetch of a link in a crowd: all begin in a second."""
+"""Also the first share of a link in a crowd, in seconds of quota: so all of them begin within a second."""
 SHORTEST_WAIT_SECONDS: Final = 0.05  # for what brings nothing: else its follower would ask at once, for ever
-"""Of quota it is the least that is worth a fetch without room for more."""
+"""Also the smallest share worth a fetch, in seconds of quota, where the window has no room for a whole one."""
 EPSILON_BYTES: Final = 0.5  # absorbs the rounding of the credit, a float; rates are integers
 LEAST_BYTES: Final = 2**13  # what may be on its way to a follower at least, however slow it is
-"""After a grant that brought nothing the next cap is twice as much."""
+"""Also the base of the caps after grants that brought nothing: 16 KiB after the first, 32 KiB after the second."""
 LONGEST_WAIT_SECONDS: Final = 0.8  # how long bytes are held back for want of room, unless very many links hold some
 STUCK_SECONDS: Final = 5.0  # a peer that takes an answer, or asks again, later than this counts as stuck
-"""As long a lapsed claim keeps its place, without keeping others waiting."""
+"""Also how long a lapsed claim keeps its place. Nobody waits for it meanwhile."""
 LOOK_SECONDS: Final = 0.1  # ten looks a second at most: for stuck peers, and whether kip73's rate has fallen
 
 # How large a share is
 SHARE_SECONDS: Final = 0.12  # of quota for one fetch: few enough to pace evenly, enough to waste little on cut batches
-"""All links together ask for as much while nothing is set aside for it."""
+"""Also what all links together may ask for while nothing is set aside for it."""
 SHARE_BESIDE_LIVE_SECONDS: Final = SHARE_SECONDS / 10  # on a link with live traffic a record waits for each share
 LARGEST_SHARE_SECONDS: Final = 0.15  # the most that a fetch which comes a little late is granted, in seconds of quota
 SLOW_SECONDS: Final = 0.1  # on links with answers slower than this, a share is what gathers during an answer
@@ -43,9 +43,9 @@ MOST_STALE: Final = 2.0  # turns that a link far back may wait for: more was cla
 # The line
 FLOOR: Final = 0.05  # the part of the granted bytes for what is not the most urgent, so that nothing starves
 CLAIM_SECONDS: Final = 1.0  # how long a claim keeps others waiting if its link does not plan again
-"""As long budget is left to who waits for that of another quota, too."""
+"""Also how long a quota's budget is left to a link that waits for the budget of another quota, too."""
 LAPSE_SECONDS: Final = 0.02  # how late a lapse may be noticed: with hundreds of claims one lapses each millisecond
-MOST_FINISHED: Final = 10_000  # replicas whose last turn is remembered: who makes up more ids has all forgotten
+MOST_FINISHED: Final = 10_000  # replicas whose last turn is remembered; with more ids than that all are forgotten
 
 # A fetch
 PROBE_SECONDS: Final = 10.0  # without a true answer, on the follower's side: a probe may bring a batch there

@@ -127,7 +127,7 @@ class BudgetQueue:
             self._reached = max(self._reached, claim.start)
         self.leave(link)
         if not self.claims or len(self._finished) > MOST_FINISHED:
-            self._finished = {}  # nobody waited, so nothing had so far counts against anyone
+            self._finished = {}  # nobody waits: nothing had so far counts (or ids are made up)
         else:
             self._finished[replica] = max(start + size, self._finished.get(replica, 0.0))
         if not is_urgent:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import Final
 
 from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, encode_response_topics
@@ -22,6 +23,8 @@ from weir.quota.fetch.plan import Action, FetchPlan, FetchView
 from weir.quota.fetch.sessions import LEFT_OUT_MS
 from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, InFlight, LeaderEntry, ReplicaPartition
 from weir.quota.topic_names import METADATA_LOG
+
+_EMPTY_MS: Final = 1  # a throttle_time_ms above 0 makes an answer without partitions legal
 
 
 def commit(view: FetchView, plan: FetchPlan) -> Steps[Decision]:
@@ -110,7 +113,7 @@ def _empty_answer(state: LinkState, request: FetchRequest) -> Steps[bytes]:
         session_id = state.sessions.follower.id
         return encode_fetch_response(version, correlation_id, LEFT_OUT_MS, made_up, session_id=session_id)
     if version and not fetch_version(version).clients_wait:
-        return encode_fetch_response(version, correlation_id, 1, [])
+        return encode_fetch_response(version, correlation_id, _EMPTY_MS, [])
     made_up = yield from _made_up_topics(state, version)
     return encode_fetch_response(version, correlation_id, 0, made_up)
 

@@ -40,8 +40,11 @@ def treated_topics(
         if work.is_enough(1 + len(entries) // stride if is_looked_into else 1):
             yield
         if topic is None or not (topic.behind or topic.unknown):
-            _, _, max_bytes = row.requested(stride).unpack_from(entries) if entries else (0, 0, 1)
-            (front if max_bytes else asked).append(block)
+            asks_none = False
+            if entries:
+                _, _, max_bytes = row.requested(stride).unpack_from(entries)
+                asks_none = not max_bytes
+            (asked if asks_none else front).append(block)
             continue
         waiting = len(topic.behind) + len(topic.unknown)
         if topic not in granted_topics and waiting == len(topic.partitions) and not (drops_behind and topic.behind):
