@@ -28,7 +28,7 @@ from weir.proxy.admin.scrapes import Scrapes
 from weir.proxy.admin.sources import ProcessStats
 from weir.proxy.config.tables import Export
 from weir.proxy.export.exporter import Exporter, Sampled, new_exporter
-from weir.proxy.export.stats import ExportStats
+from weir.proxy.export.sample import ExportStats
 from weir.proxy.log import EventLog
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import RelayStats

@@ -19,8 +19,7 @@ from tests.fakes.clock import MovedClock
 from weir.proxy.admin.fleet import Target
 from weir.proxy.config.address import Address
 from weir.proxy.log import EventLog
-from weir.proxy.shares.exchange import TICK_SECONDS, Exchange
-from weir.proxy.shares.messages import ShareAnswer, ShareRequest
+from weir.proxy.shares.exchange import TICK_SECONDS, Exchange, ShareAnswer, ShareRequest
 from weir.quota.shares.demand import DemandMeter
 from weir.quota.shares.share import Terms
 

@@ -59,7 +59,7 @@ def _findings(path: Path | None, config: Config | None, hosts_file: Path | None)
     from weir.proxy.checkup.certificates import certificate_findings
     from weir.proxy.checkup.findings import Finding
     from weir.proxy.checkup.live import live_findings
-    from weir.proxy.checkup.readable import readable_findings
+    from weir.proxy.checkup.machine import readable_findings
     from weir.proxy.checkup.strictness import strictness_findings
 
     process = machine.sidecar_process(path)

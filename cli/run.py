@@ -14,7 +14,7 @@ from weir.cli.capture_run import run_captured
 from weir.cli.checkup import HostsOption, exit_status, keys_of, look_around, print_findings, running_sidecar
 from weir.cli.errors import WRONG_USAGE, CommandError
 from weir.cli.sidecars import JsonOption
-from weir.proxy.config.capture_checks import capture_notes
+from weir.proxy.config.route_checks import capture_notes
 from weir.proxy.config.tables import SIDES, CaptureTable, Config, Egress, Ingress
 from weir.proxy.config.throttle import settings_of_sides
 

@@ -10,9 +10,9 @@ from weir.proxy.log import EventLog
 from weir.proxy.relay.admission import DESCRIPTORS_EACH, Admission, connections_with, descriptors_for
 from weir.proxy.relay.buffers import BufferPool
 from weir.proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY, FetchMemory
+from weir.proxy.relay.handshakes import OpenTls, open_here
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import RelayStats
-from weir.proxy.relay.tls_ends import OpenTls, open_here
 from weir.proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from weir.proxy.tls.stats import TlsStats
 from weir.quota.throttle import Throttle

@@ -7,8 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-from weir.proxy.capture.privileges import advice_for_root, keep_only_net_admin
-from weir.proxy.capture.requirements import CaptureError
+from weir.proxy.capture.requirements import CaptureError, advice_for_root, keep_only_net_admin
 from weir.proxy.collector import Collector, resident_bytes
 from weir.proxy.config.load import load_config
 from weir.proxy.config.tables import Config

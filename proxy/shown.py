@@ -20,8 +20,7 @@ from weir.proxy.admin.status import rate_settings, side_status
 from weir.proxy.admin.tls_metrics import tls_families
 from weir.proxy.admin.troubles import digest, trouble_families, troubles
 from weir.proxy.capture.capture import Capture
-from weir.proxy.cluster.poll_metrics import poll_families
-from weir.proxy.cluster.poll_stats import PollStats
+from weir.proxy.cluster.poll_stats import PollStats, poll_families
 from weir.proxy.config.address import Address
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.tables import Config

@@ -29,10 +29,9 @@ from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.route_keys import RouteKeys
 from weir.proxy.config.tables import SIDES, Config, ThrottleTable
 from weir.proxy.config.throttle import settings_of_sides, wants_brokers, wants_facts
-from weir.proxy.estate import Estate
 from weir.proxy.expiry import Expiry
 from weir.proxy.export.exporter import Exporter, Sampled, new_exporter
-from weir.proxy.hand_over import Heir, Inherited
+from weir.proxy.hand_over import Estate, Heir, Inherited
 from weir.proxy.limits.gate import LinkGate
 from weir.proxy.limits.layers import LimitLayers
 from weir.proxy.limits.shares import LimitShares

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from weir.proxy.export.stats import ExportStats
-from weir.proxy.loop_load import LoopLoad
+from weir.proxy.event_loop import LoopLoad
+from weir.proxy.export.sample import ExportStats
 from weir.quota.topic_names import TopicNames
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from weir.proxy.admin.exposition import Family, gauge
 from weir.proxy.admin.sources import ProcessStats
-from weir.proxy.loop_load import is_saturated
+from weir.proxy.event_loop import is_saturated
 
 FULL: Final = 0.9
 """A table of the kernel that is filled to this part counts as full: it fills in seconds."""

@@ -14,7 +14,7 @@ from weir.proxy.cluster.channel import CLIENT_ID
 from weir.proxy.config.address import Address
 from weir.proxy.config.route_keys import RouteTls
 from weir.proxy.relay.connect import connect
-from weir.proxy.tls.ends import TlsClient
+from weir.proxy.tls.live_keys import TlsClient
 from weir.proxy.tls.results import failed_by
 from weir.proxy.tls.stats import LASTING_FAILURES, TlsStats
 

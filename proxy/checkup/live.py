@@ -12,8 +12,7 @@ from typing import Any, Final
 from weir.proxy.checkup.findings import Finding
 from weir.proxy.checkup.listening import Running, listening_findings
 from weir.proxy.checkup.look import Seen, look
-from weir.proxy.checkup.names import resolver
-from weir.proxy.checkup.routes import World, route_findings
+from weir.proxy.checkup.routes import World, resolver, route_findings
 from weir.proxy.checkup.strictness import gap_findings, peer_gap
 from weir.proxy.config.address import Address
 from weir.proxy.config.cluster_access import connection_options
@@ -21,8 +20,8 @@ from weir.proxy.config.route_checks import addresses_of
 from weir.proxy.config.route_keys import RouteKeys
 from weir.proxy.config.tables import Config
 from weir.proxy.log import os_error_reason
-from weir.proxy.tls.ends import TlsClient
 from weir.proxy.tls.keys import load_client_keys
+from weir.proxy.tls.live_keys import TlsClient
 
 _AT_ONCE: Final = 16
 _SILENT_SECONDS: Final = 3.0

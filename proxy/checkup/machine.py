@@ -1,4 +1,4 @@
-"""What this machine lets a sidecar do: ways of installing it, its user, its descriptors, its clock."""
+"""What this machine lets a sidecar do: ways of installing it, its user, its descriptors, its files, its clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import platform
 import re
 import resource
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,6 +21,7 @@ from weir.proxy.capture.tracking import needed_by
 from weir.proxy.checkup.findings import Finding, listed
 from weir.proxy.config.tables import Config, Limits
 from weir.proxy.relay.admission import connections_with, descriptors_for
+from weir.proxy.tls.live_keys import LiveKeys
 
 _MOST_SECONDS_APART: Final = 2.0
 _UNSYNCHRONISED: Final = 0x40  # STA_UNSYNC of linux/timex.h
@@ -227,3 +228,49 @@ def clock_findings(is_synchronised: bool | None, ahead: Mapping[str, float]) -> 
         yield Finding(
             "ok", "clock", "Kafka's protocol does not tell a broker's, and no other sidecar answers here to compare"
         )
+
+
+def readable_findings(
+    config: Config, all_keys: Iterable[LiveKeys], process: Process, proc: Path = Path("/proc")
+) -> Iterator[Finding]:
+    """Yield the files with keys that `process`, or a sidecar like it, may not read by its user and groups alone."""
+    if config.capture is None:
+        return
+    wanted = {path: keys.name for keys in all_keys for path in keys.files.paths}
+    exported = None if config.export is None else config.export.kafka
+    for table, about in ((config.cluster, "cluster.properties"), (exported, "export.kafka.properties")):
+        if table is not None and table.properties is not None:
+            wanted[table.properties] = about
+    groups = _groups(proc / str(process.pid) / "status")
+    for path, about in wanted.items():
+        if not _may_read(Path(path), process.user, groups):
+            sentence = (
+                f"{path} can be read by other users alone, and a sidecar that captures gives up root's right to read"
+                f" them: give it to user {process.user}, or to a group of that user that may read it"
+            )
+            yield Finding("fail", about, sentence)
+
+
+def _may_read(path: Path, user: int, groups: Collection[int]) -> bool:
+    """Return whether the file's mode lets this user read it, and each folder on the way lets it pass."""
+    real = path.resolve()
+    return all(_lets(one, 0o4 if one == real else 0o1, user, groups) for one in (real, *real.parents))
+
+
+def _lets(path: Path, wanted: int, user: int, groups: Collection[int]) -> bool:
+    try:
+        found = path.stat()
+    except OSError:
+        return True  # that it is not there is told elsewhere
+    if found.st_uid == user:
+        return bool(found.st_mode >> 6 & wanted)
+    return bool((found.st_mode >> 3 if found.st_gid in groups else found.st_mode) & wanted)
+
+
+def _groups(status: Path) -> frozenset[int]:
+    try:
+        text = status.read_text()
+    except OSError:
+        return frozenset()
+    lines = re.findall(r"^(?:Gid|Groups):(.*)$", text, re.MULTILINE)
+    return frozenset(int(number) for line in lines for number in line.split())

@@ -17,7 +17,7 @@ from weir.proxy.cluster.channel import CLIENT_ID
 from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.config.address import Address
 from weir.proxy.log import os_error_reason
-from weir.proxy.tls.ends import TlsClient
+from weir.proxy.tls.live_keys import TlsClient
 
 PROBE_TIMEOUT_SECONDS = 1.0
 CACHE_SECONDS = 1.0

@@ -9,8 +9,7 @@ from weir.proxy.cluster.channel import Channel, PlainChannel
 from weir.proxy.cluster.client import MAX_RETRY_SECONDS, ClusterClient, Events, Questions
 from weir.proxy.cluster.connections import BrokerConnections
 from weir.proxy.cluster.poll_stats import PollStats
-from weir.proxy.cluster.topic_ids import TopicIdPoll
-from weir.proxy.cluster.topics import TopicPoll
+from weir.proxy.cluster.topics import TopicIdPoll, TopicPoll
 from weir.proxy.cluster.view import Takers, Wants
 from weir.proxy.config.address import Address
 from weir.proxy.config.cluster_access import connection_options

@@ -18,9 +18,8 @@ from weir.proxy.config.tls import (
     check_sidecar_tls,
     upstream_files,
 )
-from weir.proxy.tls.ends import TlsClient, TlsServer
 from weir.proxy.tls.keys import KeyFiles, Keys, KeysError, load_client_keys, load_server_keys
-from weir.proxy.tls.live_keys import LiveKeys
+from weir.proxy.tls.live_keys import LiveKeys, TlsClient, TlsServer
 
 RouteTls = tuple[TlsServer | None, TlsClient | None]
 """What is used with those who connect to a listener, and with its upstream."""

@@ -19,8 +19,7 @@ from pathlib import Path
 from weir.limits.clients import Client
 from weir.proxy.config.cluster_access import connection_options
 from weir.proxy.config.tables import Export
-from weir.proxy.export.sample import Sample, SampleSink
-from weir.proxy.export.stats import ExportStats
+from weir.proxy.export.sample import ExportStats, Sample, SampleSink
 from weir.proxy.log import EventLog, innermost_frame
 from weir.proxy.relay.open_link import Relayed
 from weir.proxy.relay.stats import RelayStats

@@ -24,8 +24,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, NamedTuple
 
-from weir.proxy.export.sample import Sample
-from weir.proxy.export.stats import ExportStats
+from weir.proxy.export.sample import ExportStats, Sample
 from weir.proxy.log import EventLog, innermost_frame, os_error_reason
 
 MOST_WAITING: Final = 3

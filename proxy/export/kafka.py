@@ -16,8 +16,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
 
 from weir.proxy.config.tables import KafkaExport
-from weir.proxy.export.sample import Sample
-from weir.proxy.export.stats import ExportStats
+from weir.proxy.export.sample import ExportStats, Sample
 from weir.proxy.log import EventLog, os_error_reason
 
 REQUEST_TIMEOUT_SECONDS: Final = 10.0

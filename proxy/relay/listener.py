@@ -20,7 +20,7 @@ from weir.proxy.relay.replica_sources import ReplicaSources
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stand_in import StandIn, StandIns
 from weir.proxy.relay.transport import TcpTransport, Transport
-from weir.proxy.tls.ends import TlsClient, TlsServer
+from weir.proxy.tls.live_keys import TlsClient, TlsServer
 from weir.proxy.tls.results import HandshakeFailed
 
 _BACKLOG: Final = 1024

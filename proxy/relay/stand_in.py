@@ -12,8 +12,8 @@ from weir.proxy.config.address import Address
 from weir.proxy.log import EventLog
 from weir.proxy.relay.link import Link
 from weir.proxy.relay.side import Side
-from weir.proxy.tls.ends import TlsClient, TlsServer
 from weir.proxy.tls.keys import Keys
+from weir.proxy.tls.live_keys import TlsClient, TlsServer
 from weir.proxy.tls.stats import LASTING_FAILURES, HandshakeResult
 
 FAILURES: Final = 3

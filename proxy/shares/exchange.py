@@ -15,17 +15,42 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 import aiohttp
 import msgspec
+from msgspec import Meta
 
 from weir.proxy.admin.fleet import Target, bearer, body_of, scheme
 from weir.proxy.config.address import Address
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.log import EventLog, innermost_frame
-from weir.proxy.shares.messages import MOST_BYTES, ShareAnswer, ShareRequest
-from weir.quota.shares.share import Absence, Allotment, Share, Terms, pace_of
+from weir.quota.shares.share import Absence, Allotment, Share, Terms, Word, pace_of
+
+MOST_BYTES = 1 << 20
+"""Of a request or an answer."""
+
+_Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_Name = Annotated[str, Meta(max_length=300)]
+
+
+class ShareRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One sidecar tells another one its parts of rates, by their names. `life` is this one's, of this process."""
+
+    broker_id: _Count
+    life: _Count = 0
+    parts: dict[_Name, Allotment] = {}
+
+
+class ShareAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer: a word on each, or why what was said of it counts for nothing."""
+
+    broker_id: _Count
+    seconds: float = 0
+    """Previews need it: so they hear that this one lives, and lends nothing."""
+    words: dict[_Name, Word] = {}
+    refused: dict[_Name, str] = {}
+
 
 TICK_SECONDS: Final = 0.25
 """How often demands are measured, and shares put in force."""

@@ -15,7 +15,7 @@ from typing import Final
 
 from weir.proxy.log import EventLog
 from weir.proxy.relay.buffers import LARGE_BUFFER_SIZE
-from weir.proxy.relay.tls_ends import Wanted, open_here
+from weir.proxy.relay.handshakes import Wanted, open_here
 from weir.proxy.relay.transport import Transport
 from weir.proxy.tls.keys import ClientAuth, Keys
 from weir.proxy.tls.live_keys import LiveKeys

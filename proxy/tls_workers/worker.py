@@ -18,12 +18,11 @@ import sys
 from typing import Final
 
 from weir.protocol.response_scanner import Buffer
-from weir.proxy.event_loop import new_event_loop
+from weir.proxy.event_loop import LoopLoad, new_event_loop
 from weir.proxy.log import os_error_reason
-from weir.proxy.loop_load import LoopLoad
 from weir.proxy.relay.buffers import SMALL_BUFFER_SIZE, BufferPool
+from weir.proxy.relay.handshakes import shaken
 from weir.proxy.relay.pump import STOPPED, Pump
-from weir.proxy.relay.tls_ends import shaken
 from weir.proxy.relay.tls_transport import TlsTransport
 from weir.proxy.relay.transport import TcpTransport, Transport
 from weir.proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget

@@ -11,8 +11,7 @@ from weir.proxy.admin.metrics import families
 from weir.proxy.admin.sources import ProcessStats
 from weir.proxy.admin.tls_metrics import tls_families
 from weir.proxy.admin.troubles import trouble_families
-from weir.proxy.cluster.poll_metrics import poll_families
-from weir.proxy.cluster.poll_stats import PollStats
+from weir.proxy.cluster.poll_stats import PollStats, poll_families
 from weir.proxy.cluster.upstream_probe import UpstreamProbe
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.log import EventLog

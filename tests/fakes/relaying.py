@@ -26,7 +26,7 @@ from weir.proxy.relay.listener import Listener, Upstream
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stand_in import stand_ins
 from weir.proxy.relay.stats import RelayStats
-from weir.proxy.tls.ends import TlsClient, TlsServer
+from weir.proxy.tls.live_keys import TlsClient, TlsServer
 from weir.proxy.tls_workers.pool import TlsWorkers
 from weir.quota.fetch.decisions import Decision, Forward, Hold
 from weir.quota.throttle import Throttle

@@ -24,7 +24,7 @@ from weir.proxy.config.cluster_access import connection_options
 from weir.proxy.config.tables import Cluster as ClusterTable
 from weir.proxy.config.tables import KafkaExport
 from weir.proxy.export.kafka import KafkaSink
-from weir.proxy.export.stats import ExportStats
+from weir.proxy.export.sample import ExportStats
 from weir.proxy.log import EventLog
 
 pytestmark = pytest.mark.integration

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from random import Random
 
-from weir.proxy.export.sample import Sample
-from weir.proxy.export.stats import ExportStats
+from weir.proxy.export.sample import ExportStats, Sample
 from weir.samples.lines import SampleKey
 from weir.samples.schema import IntervalLine, encode_lines
 

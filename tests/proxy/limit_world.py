@@ -32,8 +32,7 @@ from weir.proxy.limits.stage import LimitStage
 from weir.proxy.log import EventLog
 from weir.proxy.relay.outcomes import Answer, Forward, Hold, Outcome, Pass
 from weir.proxy.relay.side import Side
-from weir.proxy.shares.exchange import Exchange
-from weir.proxy.shares.messages import ShareAnswer, ShareRequest
+from weir.proxy.shares.exchange import Exchange, ShareAnswer, ShareRequest
 
 TICK = 0.25  # seconds between two looks at the shares
 LEAST_STEP = 0.001  # seconds

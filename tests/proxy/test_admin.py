@@ -33,7 +33,7 @@ from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.tables import Admin, Config, ThrottleTable
 from weir.proxy.limits.layers import LimitLayers
 from weir.proxy.log import EventLog
-from weir.proxy.shares.messages import ShareAnswer
+from weir.proxy.shares.exchange import ShareAnswer
 from weir.proxy.throttle.table import LayeredThrottle
 
 

@@ -15,10 +15,9 @@ import pytest_asyncio
 
 from tests.fakes.clock import MovedClock
 from tests.proxy.test_admin import Sidecar
-from weir.proxy.admin.access import MOST_FAILURES, Access
+from weir.proxy.admin.access import MOST_FAILURES, Access, TokenFile
 from weir.proxy.admin.fleet import Fleet
 from weir.proxy.admin.http import AdminServer
-from weir.proxy.admin.tokens import TokenFile
 from weir.proxy.config.address import Address
 from weir.proxy.config.load import parse_config
 from weir.proxy.config.reader import ConfigError

@@ -30,8 +30,7 @@ from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.tables import Admin, Config
 from weir.proxy.config.tls import AdminTlsTable
 from weir.proxy.log import EventLog
-from weir.proxy.shares.exchange import Exchange
-from weir.proxy.shares.messages import ShareRequest
+from weir.proxy.shares.exchange import Exchange, ShareRequest
 from weir.proxy.sidecar import Sidecar as RealSidecar
 
 INGRESS = (

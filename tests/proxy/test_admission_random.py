@@ -16,7 +16,7 @@ from tests.protocol.wire import request, response
 from tests.proxy.tls.securing import Keys
 from weir.proxy.config.address import Address
 from weir.proxy.relay.listener import Listener, Upstream
-from weir.proxy.tls.ends import TlsServer
+from weir.proxy.tls.live_keys import TlsServer
 
 ON_BOTH_LOOPS = True
 

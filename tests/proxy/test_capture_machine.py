@@ -12,8 +12,7 @@ import pytest
 
 from weir.proxy.capture import requirements
 from weir.proxy.capture.nftables import Nftables, NftError
-from weir.proxy.capture.privileges import CAP_NET_ADMIN
-from weir.proxy.capture.requirements import CaptureError, check_broker, check_machine
+from weir.proxy.capture.requirements import CAP_NET_ADMIN, CaptureError, check_broker, check_machine
 from weir.proxy.capture.rules import mark_of
 
 PROJECT = Path(__file__).parents[2]
@@ -22,7 +21,7 @@ NET_ADMIN = 1 << CAP_NET_ADMIN
 KEEPS = """
 import json, subprocess, sys, threading
 from pathlib import Path
-from weir.proxy.capture.privileges import keep_only_net_admin
+from weir.proxy.capture.requirements import keep_only_net_admin
 reason = keep_only_net_admin()
 later = threading.Thread(target=threading.Event().wait, args=(60,), daemon=True)
 later.start()

@@ -24,8 +24,7 @@ from weir.proxy.admin.sources import ProcessStats
 from weir.proxy.admin.troubles import troubles
 from weir.proxy.export import files as export_files
 from weir.proxy.export.files import MOST_WAITING, FileSink, Folder
-from weir.proxy.export.sample import Sample
-from weir.proxy.export.stats import ExportStats
+from weir.proxy.export.sample import ExportStats, Sample
 from weir.proxy.log import EventLog
 from weir.quota.topic_names import TopicNames
 

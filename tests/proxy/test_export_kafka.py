@@ -16,8 +16,7 @@ from weir.proxy.config.address import Address
 from weir.proxy.config.tables import KafkaExport
 from weir.proxy.export import kafka as export_kafka
 from weir.proxy.export.kafka import KafkaSink
-from weir.proxy.export.sample import Sample
-from weir.proxy.export.stats import ExportStats
+from weir.proxy.export.sample import ExportStats, Sample
 from weir.proxy.log import EventLog
 
 SIZE = sample(1, padding=1_000).size

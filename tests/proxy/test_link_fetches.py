@@ -26,9 +26,8 @@ from weir.proxy.relay import outcomes
 from weir.proxy.relay.fetches import ReplicaFetches, ThrottleFailed
 from weir.proxy.relay.open_link import Relayed
 from weir.proxy.relay.outcomes import Outcome
-from weir.proxy.relay.side import HeldFetches, Side
+from weir.proxy.relay.side import FAILURES, SPARE_SECONDS, HeldFetches, Side
 from weir.proxy.relay.stats import OTHER_PEERS, RelayStats
-from weir.proxy.relay.throttle_faults import FAILURES, SPARE_SECONDS
 from weir.quota.fetch.decisions import Answer, Forward, Hold
 from weir.quota.fetch.intake import TooManyPartitions
 from weir.quota.throttle import Throttle

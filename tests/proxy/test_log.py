@@ -14,8 +14,16 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from weir.proxy import log as weir_log
-from weir.proxy.log import EventLog, JsonFormatter, KeyValueFormatter, LibraryLimit, configure_logging, os_error_reason
-from weir.proxy.log_writer import MAX_LINES, WriterHandler
+from weir.proxy.log import (
+    MAX_LINES,
+    EventLog,
+    JsonFormatter,
+    KeyValueFormatter,
+    LibraryLimit,
+    WriterHandler,
+    configure_logging,
+    os_error_reason,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from weir.proxy import server
-from weir.proxy.capture.privileges import advice_for_root
+from weir.proxy.capture.requirements import advice_for_root
 from weir.proxy.config.load import OwnBroker, parse_config
 from weir.proxy.config.tables import Cluster, Config
 from weir.proxy.event_loop import new_event_loop

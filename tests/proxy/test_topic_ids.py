@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.metadata_broker import MetadataBroker, Question
 from tests.proxy.watched import ORDERS, ORDERS_AGAIN, PAYMENTS, POLL_SECONDS, STRANGER, Watched, events, fields, until
 from weir.protocol.metadata import NO_ID
-from weir.proxy.cluster import topic_ids, topics
+from weir.proxy.cluster import topics
 from weir.proxy.cluster.watch import metadata_servers
 from weir.proxy.config.address import Address
 from weir.proxy.config.load import parse_config
@@ -145,7 +145,7 @@ async def test_resolver_asks_again_for_an_unknown_id_without_a_miss(
 async def test_resolver_asks_in_questions_of_bounded_size(
     naming_broker: MetadataBroker, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_ids, "IDS_PER_QUESTION", 2)
+    monkeypatch.setattr(topics, "IDS_PER_QUESTION", 2)
     monkeypatch.setattr(topics, "TOPICS_PER_QUESTION", 2)
     watched.throttled = {"orders", "payments"}
     wanted = [bytes([number]) * 16 for number in (7, 8, 9)]

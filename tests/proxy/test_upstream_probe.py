@@ -15,9 +15,8 @@ from tests.fakes.servers import serving
 from weir.proxy.cluster import upstream_probe
 from weir.proxy.cluster.upstream_probe import CACHE_SECONDS, UpstreamProbe
 from weir.proxy.config.address import Address
-from weir.proxy.tls.ends import TlsClient
 from weir.proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
-from weir.proxy.tls.live_keys import LiveKeys
+from weir.proxy.tls.live_keys import LiveKeys, TlsClient
 
 Serve = Callable[[bytes], Awaitable[bytes]]
 

@@ -11,9 +11,8 @@ from tests.fakes.told_broker import OF_A_CONTROLLER, told_broker
 from weir.proxy.checkup.look import CLUSTER_ACTION, Seen, look
 from weir.proxy.cluster.view import Broker
 from weir.proxy.config.address import Address
-from weir.proxy.tls.ends import TlsClient
 from weir.proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
-from weir.proxy.tls.live_keys import LiveKeys
+from weir.proxy.tls.live_keys import LiveKeys, TlsClient
 
 BROKERS = {1: ("kafka1", 9092), 2: ("kafka2", 9092)}
 

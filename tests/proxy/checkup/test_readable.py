@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.pki import Authority
-from weir.proxy.checkup.machine import Process
-from weir.proxy.checkup.readable import readable_findings
+from weir.proxy.checkup.machine import Process, readable_findings
 from weir.proxy.config.load import parse_config
 from weir.proxy.config.route_keys import RouteKeys
 

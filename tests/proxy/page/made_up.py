@@ -19,7 +19,7 @@ from weir.proxy.config.address import Address
 from weir.proxy.config.tables import Admin, ThrottleTable
 from weir.proxy.limits.layers import LimitLayers
 from weir.proxy.log import EventLog
-from weir.proxy.shares.messages import ShareAnswer
+from weir.proxy.shares.exchange import ShareAnswer
 from weir.proxy.throttle.table import LayeredThrottle
 
 MB = 1_000_000

@@ -11,9 +11,8 @@ from typing import TypeVar
 
 from tests.fakes.pki import Authority, Issued
 from tests.fakes.relaying import DEADLINE_SECONDS, Peer, Relaying
-from weir.proxy.tls.ends import TlsClient, TlsServer
 from weir.proxy.tls.keys import ClientAuth, KeyFiles, load_client_keys, load_server_keys
-from weir.proxy.tls.live_keys import LiveKeys
+from weir.proxy.tls.live_keys import LiveKeys, TlsClient, TlsServer
 
 T = TypeVar("T")
 

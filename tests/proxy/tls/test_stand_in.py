@@ -15,9 +15,8 @@ from tests.fakes.pki import Authority, Issued
 from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
 from tests.proxy.tls.securing import BROKER, FOLLOWER, Keys, SecurePeer, secure_broker, secure_client
 from weir.proxy.relay.stand_in import FAILING_SECONDS, FAILURES, FIRST_PASS_SECONDS
-from weir.proxy.tls.ends import TlsServer
 from weir.proxy.tls.keys import load_client_keys, load_server_keys
-from weir.proxy.tls.live_keys import LiveKeys
+from weir.proxy.tls.live_keys import LiveKeys, TlsServer
 
 ON_BOTH_LOOPS = True
 WITH_WORKERS = True

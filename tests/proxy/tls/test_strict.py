@@ -26,9 +26,8 @@ from weir.proxy.checkup.strictness import own_gap, peer_gap
 from weir.proxy.config.load import parse_config
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.route_keys import RouteKeys
-from weir.proxy.tls.ends import TlsClient, TlsServer
 from weir.proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
-from weir.proxy.tls.live_keys import LiveKeys
+from weir.proxy.tls.live_keys import LiveKeys, TlsClient, TlsServer
 
 pytestmark = pytest.mark.long
 
