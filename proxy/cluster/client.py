@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import InitVar, dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from weir.proxy.cluster.channel import Channel
 from weir.proxy.cluster.connections import BrokerConnections, NotAnswered
@@ -47,75 +47,61 @@ class Poll:
         """Note that no server answered."""
 
 
-class Events(NamedTuple):
-    """The log events of an Outage: its begin, its end, and in words what follows from it."""
-
-    not_asked: str
-    recovered: str
-    effect: str
-
-
+@dataclass(eq=False)
 class Outage:
-    """Logs that brokers do not answer, and once when they answer again."""
+    """Logs that brokers do not answer as `not_asked`, with its `effect`, and once when they do again as `recovered`."""
 
-    def __init__(self, events: Events, log: EventLog) -> None:
-        self.is_on = False
-        self._events = events
-        self._log = log
+    _log: EventLog
+    _not_asked: str
+    _recovered: str
+    _effect: str
+    is_on: bool = False
 
     def begin(self, peer: object, error: str) -> None:
         """Log who does not answer, and why. A repetition is logged once in a while."""
         self.is_on = True
-        self._log.fault(self._events.not_asked, peer=peer, error=error, effect=self._events.effect)
+        self._log.fault(self._not_asked, peer=peer, error=error, effect=self._effect)
 
     def end(self, peer: object) -> None:
         """Log that `peer` answers again, if an outage was on."""
         if self.is_on:
             self.is_on = False
-            self._log.info(self._events.recovered, peer=peer)
-
-
-class Questions(NamedTuple):
-    """What is asked in a round: `polls` in their order, then `follower`, if there is one. `begin` is called first.
-
-    The follower asks single brokers, and deals with their failures itself.
-    """
-
-    polls: Sequence[Poll]
-    follower: Poll | None
-    begin: Callable[[], None]
+            self._log.info(self._recovered, peer=peer)
 
 
 @dataclass(eq=False)
 class ClusterClient:
     """Asks the cluster in rounds, from `start` to `close`. `clock` gives monotonic seconds.
 
-    Once the servers have not answered one poll, they are not asked for the next ones in that round. After a round that
-    failed the polls wait, each time for longer. `takers` are given what has changed of the view.
+    - A round calls `begin_round`, and asks `polls` in their order, then `follower`, if there is one. The follower asks
+      single brokers, and deals with their failures itself.
+    - Once the servers have not answered one poll, they are not asked for the next ones in that round. After a round
+      that failed the polls wait, each time for longer.
+    - `takers` are given what has changed of the view.
     """
 
     connections: BrokerConnections
-    questions: InitVar[Questions]
-    events: InitVar[Events]
+    polls: Sequence[Poll]
+    follower: Poll | None
+    begin_round: Callable[[], None]
+    outage: Outage
     log: EventLog
     stats: PollStats
     clock: Callable[[], float]
-    takers: InitVar[Takers]
+    takers: Takers
     view: ClusterView = NOTHING
     has_topic_ids: bool = True
     """Whether the server that answered last has topic ids."""
+    _taken: dict[str, object] = field(init=False)  # as `takers` were last given it
     _failed_at: float = 0.0
     _retry_seconds: float = 0.0  # 0 unless the last round that asked something failed
     _answered: bool = False
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _running: asyncio.Task[None] | None = None
 
-    def __post_init__(self, questions: Questions, events: Events, takers: Takers) -> None:
-        self._polls, self._follower, self._begin_round = questions
-        self._takers: dict[str, Callable[[Any], None]] = takers._asdict()
-        self._taken = {name: getattr(self.view, name) for name in self._takers}
-        self._outage = Outage(events, self.log)
-        for poll in self._polls:
+    def __post_init__(self) -> None:
+        self._taken = {name: getattr(self.view, name) for name in Takers._fields}
+        for poll in self.polls:
             self.stats.known(poll.what)
 
     def start(self) -> None:
@@ -128,7 +114,7 @@ class ClusterClient:
 
     def ask_now(self) -> None:
         """Begin a round for all polls now, as other topics are throttled, or brokers have become of interest."""
-        for poll in self._polls:
+        for poll in self.polls:
             poll.due_now()
         self.wake()
 
@@ -152,22 +138,22 @@ class ClusterClient:
 
     def due_at(self) -> float:
         """Return when the next poll is due (clock seconds)."""
-        due = min(map(self._due_at, self._polls))
-        return due if self._follower is None else min(due, self._follower.due_at(self))
+        due = min(map(self._due_at, self.polls))
+        return due if self.follower is None else min(due, self.follower.due_at(self))
 
     async def round(self) -> None:
         """Ask once for all that is due. What fails is logged, and asked for again later."""
-        self._begin_round()
+        self.begin_round()
         await self.ask_servers()
-        if self._follower is not None and self.clock() >= self._follower.due_at(self):
-            await self._follower.ask(self)
+        if self.follower is not None and self.clock() >= self.follower.due_at(self):
+            await self.follower.ask(self)
 
     async def ask_servers(self) -> None:
         """Ask for the polls that are due. The follower calls it between its questions, as names may be waited for."""
         self._answered = False
         failure: NotAnswered | None = None
         is_asked = is_broken = False
-        for poll in self._polls:
+        for poll in self.polls:
             if self.clock() < self._due_at(poll):
                 continue
             is_asked = True
@@ -183,15 +169,15 @@ class ClusterClient:
                 is_broken = True
                 self._not_taken(poll.what, error)
         if failure is not None or is_broken:
-            self._outage.is_on = True
+            self.outage.is_on = True
             self._failed_at = self.clock()
             self._retry_seconds = min(max(2 * self._retry_seconds, FIRST_RETRY_SECONDS), MAX_IDLE_RETRY_SECONDS)
         elif is_asked:
             self._retry_seconds = 0.0
         if failure is not None:
-            self._outage.begin(self.connections.servers, str(failure))
+            self.outage.begin(self.connections.servers, str(failure))
         elif self._answered and not is_broken:
-            self._outage.end(self.connections.server)
+            self.outage.end(self.connections.server)
 
     async def question(self, what: str, ask: Callable[[Channel], Awaitable[_Answer]]) -> _Answer:
         """Ask one server after the other until one answers. Raises NotAnswered, or NotSupported."""
@@ -225,7 +211,7 @@ class ClusterClient:
     def publish(self, view: ClusterView) -> None:
         """Keep a new view, and pass on what has changed. A taker that failed is told again the next time."""
         self.view = view
-        for name, take in self._takers.items():
+        for name, take in self.takers._asdict().items():
             if (value := getattr(view, name)) is not self._taken[name]:
                 try:
                     take(value)

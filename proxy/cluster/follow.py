@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final
 
 from weir.proxy.cluster.channel import NotSupported
-from weir.proxy.cluster.client import ClusterClient, Events, Outage, Poll
+from weir.proxy.cluster.client import ClusterClient, Outage, Poll
 from weir.proxy.cluster.connections import NotAnswered
 from weir.proxy.cluster.kafka_throttle import lists_of, moves_of, rates_of
 from weir.proxy.cluster.metadata import every_topic
@@ -40,10 +40,6 @@ LISTS_PER_QUESTION: Final = 100
 WHAT: Final = "throttles"
 """What these questions are called in the metrics."""
 
-_EVENTS: Final = Events(
-    "kafka_throttle_not_read", "kafka_throttle_read_again", "the throttle that was read last stays in force"
-)
-
 
 class ThrottlePoll(Poll):
     """Reads what throttles need beside broker `broker_id`. While brokers do not answer, what was read last stays.
@@ -59,7 +55,8 @@ class ThrottlePoll(Poll):
         self._followed = FollowedThrottle(1.0 if part is None else part)
         self._wants = wants
         self._log = log
-        self._outage = Outage(_EVENTS, log)
+        effect = "the throttle that was read last stays in force"
+        self._outage = Outage(log, "kafka_throttle_not_read", "kafka_throttle_read_again", effect)
         self._at = -math.inf
         self._topics: set[str] = set()
         self._topics_read_at = -math.inf

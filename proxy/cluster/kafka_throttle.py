@@ -64,13 +64,13 @@ async def lists_of(channel: Channel, topics: Sequence[str]) -> tuple[dict[str, L
     return found, wrong
 
 
-async def min_isr_of(channel: Channel, topics: Sequence[str]) -> tuple[dict[bytes, int], dict[str, int]]:
-    """Return `min.insync.replicas` by topic (UTF-8), and the error code by topic where it is refused."""
+async def min_isr_of(channel: Channel, topics: Sequence[str]) -> tuple[dict[bytes, int], dict[str, str]]:
+    """Return `min.insync.replicas` by topic (UTF-8), a topic's own or the broker's, and why it is refused by topic."""
     values: dict[bytes, int] = {}
-    refused: dict[str, int] = {}
+    refused: dict[str, str] = {}
     for error_code, topic, entries in await _configs(channel, _TOPIC, topics, (_MIN_ISR,)):
         if error_code not in _NO_ERRORS:
-            refused[topic] = error_code
+            refused[topic] = for_code(error_code).__name__
         values.update({topic.encode(): int(value) for key, value, *_ in entries if key == _MIN_ISR})
     return values, refused
 

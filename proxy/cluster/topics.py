@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from dataclasses import InitVar, dataclass, replace
 from functools import partial
 
-from weir.proxy.cluster.channel import NoTopicIds
+from weir.proxy.cluster.channel import Channel, NoTopicIds, NotSupported
 from weir.proxy.cluster.client import MAX_IDLE_RETRY_SECONDS, MAX_RETRY_SECONDS, ClusterClient, Poll
+from weir.proxy.cluster.connections import NotAnswered
 from weir.proxy.cluster.metadata import describe, names_of_ids
+from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.view import NOTHING, ClusterView, InSyncReplicas, Partitions, Topic, Wants
 from weir.proxy.slices import in_slices
 from weir.quota.removed_replicas import RemovedReplicas
 from weir.quota.topic_names import TopicNames, printed_id
 
 IDS_PER_QUESTION = 1000
+_MIN_ISR = "configs"  # what it is called in the metrics
 _MOST_SHOWN = 5  # the most ids in one log line
 
 
@@ -76,15 +79,66 @@ DEFAULT_POLL_SECONDS = 5.0  # the default of [cluster] poll_seconds
 _PARTITIONS_PER_SLICE = 1_000  # taken in within about 0.5 ms
 _TOPICS_PER_SLICE = 5_000  # encoded in about 1 ms
 
-LearnMinIsr = Callable[[ClusterClient, Collection[bytes]], Awaitable[None]]
-"""Publishes `min.insync.replicas` of these topics, where it is time to ask for it."""
+MIN_ISR_SECONDS = 60.0
+MIN_ISR_RETRY_SECONDS = 10.0
+MIN_ISR_TOPICS_PER_QUESTION = 100
+
+
+@dataclass(eq=False)
+class MinIsr:
+    """`min.insync.replicas` of throttled topics. `_of` asks for it.
+
+    It is asked for when other topics are throttled, and every MIN_ISR_SECONDS. What could not be learnt is asked for
+    again after MIN_ISR_RETRY_SECONDS; until then the old value stays.
+    """
+
+    _of: Callable[[Channel, Sequence[str]], Awaitable[tuple[dict[bytes, int], dict[str, str]]]]
+    stats: InitVar[PollStats]
+    _asked: frozenset[bytes] = frozenset()
+    _ask_at: float = -math.inf
+    _refused: str = ""
+
+    def __post_init__(self, stats: PollStats) -> None:
+        stats.known(_MIN_ISR)
+
+    async def learn(self, client: ClusterClient, topics: Collection[bytes]) -> None:
+        """Ask for these topics where it is time to, and publish what was told."""
+        wanted = frozenset(topics)
+        if not wanted or (wanted == self._asked and client.clock() < self._ask_at):
+            return
+        self._asked, self._ask_at = wanted, client.clock() + MIN_ISR_RETRY_SECONDS
+        names = sorted(topic.decode() for topic in wanted)
+        values: dict[bytes, int] = {}
+        refused: dict[str, str] = {}
+        servers = client.connections.servers
+        try:
+            for start in range(0, len(names), MIN_ISR_TOPICS_PER_QUESTION):
+                some = names[start : start + MIN_ISR_TOPICS_PER_QUESTION]
+                found, errors = await client.question(_MIN_ISR, partial(self._of, topics=some))
+                values |= found
+                refused |= errors
+        except NotAnswered as error:
+            client.log.fault("min_isr_not_answered", peer=servers, error=error, effect="what was known of it stays")
+            return
+        except NotSupported as error:
+            reason = str(error)
+        else:
+            client.publish(replace(client.view, min_in_sync=values))
+            self._ask_at = client.clock() + MIN_ISR_SECONDS
+            if not refused:
+                return
+            topic, name = min(refused.items())
+            reason = f"{name} for {len(refused)} of {len(names)} topics, as {topic}"
+        if reason != self._refused:
+            self._refused = reason
+            client.log.warning("min_isr_refused", peer=servers, error=reason, effect="it is taken for 0")
 
 
 @dataclass(eq=False)
 class TopicPoll(Poll):
     """Asks for throttled topics, and those with replicas that look as if they were removed, every `poll_seconds`.
 
-    Ids go to `names`, assignments to `removed`. With `learn_min_isr`, as with `[cluster]`, it also publishes who is in
+    Ids go to `names`, assignments to `removed`. With `min_isr`, as with `[cluster]`, it also publishes who is in
     sync. Without it, a cluster without topic ids is asked again only when a broker is known to have them.
     """
 
@@ -95,11 +149,11 @@ class TopicPoll(Poll):
     _removed: RemovedReplicas
     _clock: Callable[[], float]
     _poll_seconds: float = DEFAULT_POLL_SECONDS
-    _learn_min_isr: LearnMinIsr | None = None
+    _min_isr: MinIsr | None = None
 
     def __post_init__(self) -> None:
         self._at = self._clock()
-        self.longest_retry = MAX_IDLE_RETRY_SECONDS if self._learn_min_isr is None else self._poll_seconds
+        self.longest_retry = MAX_IDLE_RETRY_SECONDS if self._min_isr is None else self._poll_seconds
 
     def due_now(self) -> None:
         """Make it due in the next round."""
@@ -107,7 +161,7 @@ class TopicPoll(Poll):
 
     def due_at(self, client: ClusterClient) -> float:
         """Return when to ask next (clock seconds)."""
-        return self._at if client.has_topic_ids or self._learn_min_isr is not None else math.inf
+        return self._at if client.has_topic_ids or self._min_isr is not None else math.inf
 
     async def ask(self, client: ClusterClient) -> None:
         """Ask for what is wanted, publish it, and forget the lag of replicas that no longer follow."""
@@ -116,7 +170,7 @@ class TopicPoll(Poll):
         throttled = [topic.encode() async for topic in wanted]
         for _ in self._removed.check():
             await asyncio.sleep(0)
-        described = {*self._removed.topics, *(throttled if self._learn_min_isr is not None else ())}
+        described = {*self._removed.topics, *(throttled if self._min_isr is not None else ())}
         topics: dict[bytes, Topic] = {}
         try:
             for names in _questions(throttled, self._removed.topics, at_least_one=self._wants.brokers()):
@@ -129,14 +183,14 @@ class TopicPoll(Poll):
             return
         client.stats.confirmed_at = self._clock()
         in_sync = client.view.in_sync
-        if self._learn_min_isr is not None:
+        if self._min_isr is not None:
             in_sync = await in_sync_of(topics, throttled, in_sync)
         self._names.learn({topics[name].topic_id: name for name in throttled if name in topics})
         names_generation = self._names.generation
         client.publish(replace(client.view, topics=topics, in_sync=in_sync, names_generation=names_generation))
         await self._forget_removed(client)
-        if self._learn_min_isr is not None:
-            await self._learn_min_isr(client, throttled)
+        if self._min_isr is not None:
+            await self._min_isr.learn(client, throttled)
             under_min_isr = await _under_min_isr(client.view)
             client.publish(replace(client.view, under_min_isr=under_min_isr))
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Final
 
 from weir.proxy.cluster.channel import Channel, PlainChannel
-from weir.proxy.cluster.client import MAX_RETRY_SECONDS, ClusterClient, Events, Questions
+from weir.proxy.cluster.client import MAX_RETRY_SECONDS, ClusterClient, Outage
 from weir.proxy.cluster.connections import BrokerConnections
 from weir.proxy.cluster.poll_stats import PollStats
-from weir.proxy.cluster.topics import TopicIdPoll, TopicPoll
+from weir.proxy.cluster.topics import MinIsr, TopicIdPoll, TopicPoll
 from weir.proxy.cluster.view import Takers, Wants
 from weir.proxy.config.address import Address
 from weir.proxy.config.cluster_access import connection_options
@@ -18,15 +19,8 @@ from weir.proxy.log import EventLog
 from weir.quota.removed_replicas import RemovedReplicas
 from weir.quota.topic_names import TopicNames
 
-EVENTS_WITHOUT_CLUSTER = Events(
-    "topic_ids_not_asked",
-    "topic_ids_recovered",
-    "topics that have ids only are throttled as if they were listed, and what was moved away counts as lag",
-)
-EVENTS = Events(
-    "cluster_poll_failed",
-    "cluster_poll_recovered",
-    f"no partition counts as below its min ISR, {EVENTS_WITHOUT_CLUSTER.effect}",
+_WITHOUT_ANSWERS: Final = (
+    "topics that have ids only are throttled as if they were listed, and what was moved away counts as lag"
 )
 
 
@@ -46,26 +40,33 @@ def watch_cluster(
     brokers of the routes are asked, and only for the names of topic ids and for replicas that lag.
     """
     open_channel: Callable[[Address], Awaitable[Channel]] = PlainChannel.open
-    follower = None
+    follower, takes = None, takers
     if config.cluster is None:
-        events, takers = EVENTS_WITHOUT_CLUSTER, Takers(takers.names_generation)
+        takes = Takers(takers.names_generation)
+        outage = Outage(log, "topic_ids_not_asked", "topic_ids_recovered", _WITHOUT_ANSWERS)
         topics, longest_retry = TopicPoll(wants, names, removed, clock), MAX_RETRY_SECONDS
     else:
         # imported here: aiokafka costs memory that most sidecars can save
         from weir.proxy.cluster.follow import ThrottlePoll
         from weir.proxy.cluster.kafka_channel import KafkaChannel
-        from weir.proxy.cluster.min_isr import MinIsrOfTopics
+        from weir.proxy.cluster.kafka_throttle import min_isr_of
 
-        events, longest_retry = EVENTS, config.cluster.poll_seconds
+        effect = f"no partition counts as below its min ISR, {_WITHOUT_ANSWERS}"
+        outage = Outage(log, "cluster_poll_failed", "cluster_poll_recovered", effect)
         options = connection_options(config.cluster, strict=config.strict_tls)
         open_channel = partial(KafkaChannel.open, options=options)
-        topics = TopicPoll(wants, names, removed, clock, longest_retry, MinIsrOfTopics(stats).learn)
+        longest_retry = config.cluster.poll_seconds
+        topics = TopicPoll(wants, names, removed, clock, longest_retry, MinIsr(min_isr_of, stats))
         part = config.cluster.followed_part if config.cluster.follow_throttles else None
         follower = ThrottlePoll(config.broker_id, part, wants, log, stats)
-    # ids first, as fetches use them already
-    questions = Questions((TopicIdPoll(names, longest_retry), topics), follower, _untold(removed, log))
-    servers = BrokerConnections(metadata_servers(config), open_channel)
-    client = ClusterClient(servers, questions, events, log, stats, clock, takers)
+    client = ClusterClient(
+        BrokerConnections(metadata_servers(config), open_channel),
+        (TopicIdPoll(names, longest_retry), topics),  # ids first, as fetches use them already
+        follower,
+        _untold(removed, log),
+        outage,
+        *(log, stats, clock, takes),
+    )
     names.on_miss = client.wake
     return client
 

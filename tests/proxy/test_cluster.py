@@ -16,10 +16,9 @@ from tests.proxy.answered import Answered
 from tests.proxy.cluster_broker import Broker
 from tests.proxy.loop_gaps import longest_gaps
 from tests.proxy.watched import Watched, until
-from weir.proxy.cluster import connections, min_isr
+from weir.proxy.cluster import connections, topics
 from weir.proxy.cluster.metadata import describe
-from weir.proxy.cluster.min_isr import REFRESH_SECONDS, RETRY_SECONDS
-from weir.proxy.cluster.topics import in_sync_of
+from weir.proxy.cluster.topics import MIN_ISR_RETRY_SECONDS, MIN_ISR_SECONDS, in_sync_of
 from weir.proxy.cluster.view import InSyncReplicas
 from weir.proxy.config.address import Address
 
@@ -177,7 +176,7 @@ async def test_cluster_poll_publishes_partitions_under_min_isr(
 
 
 async def test_cluster_min_isr_is_asked_for_again_after_a_while(broker: Broker, watched: Watched) -> None:
-    for seconds in (0, REFRESH_SECONDS - 1, REFRESH_SECONDS, 2 * REFRESH_SECONDS - 1):
+    for seconds in (0, MIN_ISR_SECONDS - 1, MIN_ISR_SECONDS, 2 * MIN_ISR_SECONDS - 1):
         watched.clock.now = seconds
         await watched.poll()
         broker.min_isr["orders"] = "1"
@@ -188,7 +187,7 @@ async def test_cluster_min_isr_is_asked_for_again_after_a_while(broker: Broker, 
 async def test_cluster_min_isr_of_many_topics_takes_several_questions(
     broker: Broker, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(min_isr, "TOPICS_PER_QUESTION", 2)
+    monkeypatch.setattr(topics, "MIN_ISR_TOPICS_PER_QUESTION", 2)
     watched.throttled = {"a", "b", "orders", "payments", "z"}
     broker.min_isr["payments"] = "3"
     await watched.poll()
@@ -208,7 +207,7 @@ async def test_cluster_refusing_min_isr_tells_the_isr_and_warns_once(
 ) -> None:
     for name, value in refusing.items():
         setattr(broker, name, value)
-    for seconds in (0, 5, REFRESH_SECONDS):
+    for seconds in (0, 5, MIN_ISR_SECONDS):
         watched.clock.now = seconds
         await watched.poll()
     assert watched.told_of("in_sync") == [ORDERS_IN_SYNC]
@@ -232,7 +231,7 @@ async def test_cluster_silent_on_min_isr_tells_isr_and_keeps_the_last(
     monkeypatch.setattr(connections, "QUESTION_TIMEOUT_SECONDS", 0.5)
     await watched.poll()
     setattr(broker, fault, True)
-    for seconds in (REFRESH_SECONDS, REFRESH_SECONDS + RETRY_SECONDS - 1):
+    for seconds in (MIN_ISR_SECONDS, MIN_ISR_SECONDS + MIN_ISR_RETRY_SECONDS - 1):
         watched.clock.now = seconds
         await watched.poll()
     assert watched.view.in_sync == ORDERS_IN_SYNC
@@ -241,7 +240,7 @@ async def test_cluster_silent_on_min_isr_tells_isr_and_keeps_the_last(
     assert [record.msg for record in caplog.records if record.name == "weir"] == ["min_isr_not_answered"]
     setattr(broker, fault, False)
     broker.min_isr["orders"] = "1"
-    watched.clock.now = REFRESH_SECONDS + RETRY_SECONDS
+    watched.clock.now = MIN_ISR_SECONDS + MIN_ISR_RETRY_SECONDS
     await watched.poll()
     assert watched.told_of("under_min_isr")[-1] == frozenset()
 

@@ -158,7 +158,7 @@ async def test_resolver_that_fails_is_not_busy_however_often_woken() -> None:
     rounds = []
     async with metadata_broker(hangs_up=True) as broker:
         watched = Watched(broker.address)
-        watched.client._begin_round = lambda: rounds.append(watched.client.due_at())
+        watched.client.begin_round = lambda: rounds.append(watched.client.due_at())
         async with watched.running():
             await until(lambda: broker.connections == 1)
             for number in range(100):

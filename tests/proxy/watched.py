@@ -65,7 +65,7 @@ class Watched:
             self.stats,
             self.clock,
         )
-        self.client._polls[1]._poll_seconds = poll_seconds  # type: ignore[attr-defined]
+        self.client.polls[1]._poll_seconds = poll_seconds  # type: ignore[attr-defined]
 
     @property
     def view(self) -> ClusterView:
@@ -137,8 +137,8 @@ class Following(Watched):
     async def round(self, seconds: float = 1.0) -> dict[str, Any]:
         """Let the time pass, read once, and return what is in force."""
         self.clock.move(seconds)
-        assert self.client._follower is not None
-        await self.client._follower.ask(self.client)
+        assert self.client.follower is not None
+        await self.client.follower.ask(self.client)
         return self.in_force
 
     @property
