@@ -14,7 +14,7 @@ from weir.proxy.relay.handshakes import OpenTls, open_here
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import RelayStats
 from weir.proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
-from weir.proxy.tls.stats import TlsStats
+from weir.proxy.tls.results import TlsStats
 from weir.quota.throttle import Throttle
 
 

@@ -14,8 +14,7 @@ from weir.proxy.admin.fleet import Fleet
 from weir.proxy.admin.history import History
 from weir.proxy.admin.limit_metrics import limit_families
 from weir.proxy.admin.limited import limited_status
-from weir.proxy.admin.metrics import families
-from weir.proxy.admin.sources import ProcessStats
+from weir.proxy.admin.metrics import ProcessStats, families
 from weir.proxy.admin.status import rate_settings, side_status
 from weir.proxy.admin.tls_metrics import tls_families
 from weir.proxy.admin.troubles import digest, trouble_families, troubles
@@ -30,8 +29,7 @@ from weir.proxy.listeners import route_status
 from weir.proxy.network import Interfaces
 from weir.proxy.relay.listener import Listener
 from weir.proxy.relay.side import Side
-from weir.proxy.shares.exchange import Exchange
-from weir.proxy.shares.metrics import share_families
+from weir.proxy.shares.exchange import Exchange, share_families
 from weir.proxy.throttle.table import LayeredThrottle
 from weir.proxy.tls.live_keys import KeyWatch
 from weir.proxy.tls_workers.pool import TlsWorkers

@@ -13,16 +13,15 @@ import msgspec
 from weir.proxy.admin.access import Access
 from weir.proxy.admin.fleet import Fleet
 from weir.proxy.admin.http import AdminServer
-from weir.proxy.admin.sources import ProcessStats
+from weir.proxy.admin.metrics import ProcessStats
 from weir.proxy.bounds import Bounds
 from weir.proxy.capture.capture import Capture
 from weir.proxy.capture.requirements import CaptureError
-from weir.proxy.cluster.broker_addresses import BrokerAddresses
 from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.upstream_probe import UpstreamProbe
 from weir.proxy.cluster.view import Takers, Wants
 from weir.proxy.cluster.watch import watch_cluster
-from weir.proxy.cluster_news import ClusterNews
+from weir.proxy.cluster_news import BrokerAddresses, ClusterNews
 from weir.proxy.config.address import Address
 from weir.proxy.config.client_limits import ClientLimitTable, rules_of
 from weir.proxy.config.reader import ConfigError
@@ -47,7 +46,7 @@ from weir.proxy.shares.follower_quotas import FollowerQuotas
 from weir.proxy.shown import Shown
 from weir.proxy.throttle.table import LayeredThrottle, untold_throttle
 from weir.proxy.tls.live_keys import KeyWatch
-from weir.proxy.tls.stats import TlsStats
+from weir.proxy.tls.results import TlsStats
 from weir.proxy.tls_workers.pool import TlsWorkers
 from weir.proxy.upstream_watch import UpstreamWatch
 from weir.quota.layers import Layer

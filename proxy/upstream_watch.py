@@ -12,8 +12,8 @@ from weir.proxy.cluster.upstream_probe import PROBE_TIMEOUT_SECONDS, UpstreamPro
 from weir.proxy.config.address import Address
 from weir.proxy.listeners import fixed_upstream
 from weir.proxy.log import EventLog, innermost_frame, os_error_reason
-from weir.proxy.relay.connect import connect
 from weir.proxy.relay.listener import Listener, Upstream
+from weir.proxy.relay.transport import connect
 
 LOOK_SECONDS: Final = 10.0
 

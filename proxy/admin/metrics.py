@@ -3,15 +3,39 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from weir.proxy.admin.exposition import Family, counter, gauge
-from weir.proxy.admin.sources import ProcessStats
+from weir.proxy.event_loop import LoopLoad
+from weir.proxy.export.sample import ExportStats
 from weir.proxy.relay.admission import KNOWN_REFUSALS
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import OTHER_PEERS
 from weir.quota.throttle import Throttle
+from weir.quota.topic_names import TopicNames
+
+
+@dataclass(slots=True)
+class ProcessStats:
+    """The counters of the whole process. `reloads` is by result: `ok` or `refused`."""
+
+    version: str
+    topic_names: TopicNames
+    is_ready: bool = False
+    is_captured: bool | None = None
+    """Whether brokers' connections are captured now; None without `[capture]`."""
+    expired: Counter[str] = field(default_factory=Counter)
+    """Changes over HTTP whose lease has ended: `throttle_expired` and `limits_expired`."""
+    reloads: Counter[str] = field(default_factory=Counter)
+    reload_refused: str | None = None
+    """Why the file was refused when it was loaded last; None where it was not."""
+    export: ExportStats = field(default_factory=ExportStats)
+    load: LoopLoad = field(default_factory=LoopLoad)
+    worker_loads: Callable[[], Sequence[tuple[float, float]]] = tuple
+    """Returns, for each process that does TLS, the parts of time (0 to 1) in which it works, and is late."""
 
 
 def partition_families(throttles: Iterable[Throttle]) -> Iterator[Family]:

@@ -8,7 +8,7 @@ from typing import get_args
 
 from weir.proxy.admin.exposition import Family, counter, gauge
 from weir.proxy.config.tables import SIDES
-from weir.proxy.tls.stats import KNOWN_RESULTS, Peer, TlsStats
+from weir.proxy.tls.results import KNOWN_RESULTS, Peer, TlsStats
 from weir.proxy.tls_workers.pool import TlsWorkers
 
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from weir.proxy.admin.exposition import Family, gauge
-from weir.proxy.admin.sources import ProcessStats
+from weir.proxy.admin.metrics import ProcessStats
 from weir.proxy.event_loop import is_saturated
 
 FULL: Final = 0.9

@@ -11,8 +11,7 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from typing import Any, Final
 
 from weir.lag.broker_ids import NO_BROKER
-from weir.proxy.capture.destination import make_transparent, original_destination
-from weir.proxy.capture.nftables import Nftables, NftError, PacketFilter
+from weir.proxy.capture.nftables import Nftables, NftError, PacketFilter, make_transparent, original_destination
 from weir.proxy.capture.pause import Pause
 from weir.proxy.capture.requirements import CaptureError, check_machine, drop_connections
 from weir.proxy.capture.rules import ALIVE_SECONDS, CaptureRules, mark_of, table_names

@@ -13,10 +13,9 @@ from weir.protocol.metadata import encode_api_versions_request
 from weir.proxy.cluster.channel import CLIENT_ID
 from weir.proxy.config.address import Address
 from weir.proxy.config.route_keys import RouteTls
-from weir.proxy.relay.connect import connect
+from weir.proxy.relay.transport import connect
 from weir.proxy.tls.live_keys import TlsClient
-from weir.proxy.tls.results import failed_by
-from weir.proxy.tls.stats import LASTING_FAILURES, TlsStats
+from weir.proxy.tls.results import LASTING_FAILURES, TlsStats, failed_by
 
 LOOK_SECONDS: Final = 10.0
 """How often the broker is tried while the sidecar is in the path; each time is a handshake."""

@@ -32,8 +32,8 @@ from weir.proxy.cluster.view import Broker
 from weir.proxy.config.address import Address
 from weir.proxy.config.route_checks import addresses_of
 from weir.proxy.log import os_error_reason
+from weir.proxy.tls.keys import fits, names_in
 from weir.proxy.tls.live_keys import TlsClient
-from weir.proxy.tls.names import fits, names_in
 
 STEP_SECONDS: Final = 5.0
 

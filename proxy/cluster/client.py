@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from weir.proxy.cluster.channel import Channel
-from weir.proxy.cluster.connections import BrokerConnections, NotAnswered
+from weir.proxy.cluster.channel import BrokerConnections, Channel, NotAnswered
 from weir.proxy.cluster.metadata import Described
 from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.view import NOTHING, ClusterView, Takers

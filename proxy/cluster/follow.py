@@ -18,9 +18,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from weir.proxy.cluster.channel import NotSupported
+from weir.proxy.cluster.channel import NotAnswered, NotSupported
 from weir.proxy.cluster.client import ClusterClient, Outage, Poll
-from weir.proxy.cluster.connections import NotAnswered
 from weir.proxy.cluster.kafka_throttle import lists_of, moves_of, rates_of
 from weir.proxy.cluster.metadata import every_topic
 from weir.proxy.cluster.poll_stats import PollStats

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import InitVar, dataclass, replace
 from functools import partial
 
-from weir.proxy.cluster.channel import Channel, NoTopicIds, NotSupported
+from weir.proxy.cluster.channel import NotAnswered, NoTopicIds, NotSupported
 from weir.proxy.cluster.client import MAX_IDLE_RETRY_SECONDS, MAX_RETRY_SECONDS, ClusterClient, Poll
-from weir.proxy.cluster.connections import NotAnswered
 from weir.proxy.cluster.metadata import describe, names_of_ids
 from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.view import NOTHING, ClusterView, InSyncReplicas, Partitions, Topic, Wants
@@ -92,7 +91,7 @@ class MinIsr:
     again after MIN_ISR_RETRY_SECONDS; until then the old value stays.
     """
 
-    _of: Callable[[Channel, Sequence[str]], Awaitable[tuple[dict[bytes, int], dict[str, str]]]]
+    _of: Callable[..., Awaitable[tuple[dict[bytes, int], dict[str, str]]]]
     stats: InitVar[PollStats]
     _asked: frozenset[bytes] = frozenset()
     _ask_at: float = -math.inf

@@ -6,9 +6,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from weir.proxy.cluster.channel import Channel, PlainChannel
+from weir.proxy.cluster.channel import BrokerConnections, Channel, PlainChannel
 from weir.proxy.cluster.client import MAX_RETRY_SECONDS, ClusterClient, Outage
-from weir.proxy.cluster.connections import BrokerConnections
 from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.topics import MinIsr, TopicIdPoll, TopicPoll
 from weir.proxy.cluster.view import Takers, Wants

@@ -10,9 +10,8 @@ from typing import Any, Literal
 
 from weir.proxy.config.reader import ConfigError, join
 from weir.proxy.config.tls import AdminTlsTable, check_admin_tls
-from weir.proxy.tls.keys import KeyFiles, Keys, KeysError, load_client_keys, load_server_keys
+from weir.proxy.tls.keys import KeyFiles, Keys, KeysError, fits, load_client_keys, load_server_keys, names_in
 from weir.proxy.tls.live_keys import LiveKeys
-from weir.proxy.tls.names import fits, names_in
 
 Right = Literal["read", "write"]
 

@@ -13,13 +13,11 @@ from typing import Any, Final, TypeVar
 
 from weir.proxy.config.address import Address
 from weir.proxy.log import EventLog
-from weir.proxy.relay.connect import set_options
 from weir.proxy.relay.tls_transport import TlsTransport
-from weir.proxy.relay.transport import TcpTransport, Transport
+from weir.proxy.relay.transport import TcpTransport, Transport, set_options
+from weir.proxy.tls.keys import fits, names_in
 from weir.proxy.tls.live_keys import LiveKeys, TlsClient, TlsServer
-from weir.proxy.tls.names import fits, names_in
-from weir.proxy.tls.results import HandshakeFailed, failed_by
-from weir.proxy.tls.stats import Peer, TlsStats
+from weir.proxy.tls.results import HandshakeFailed, Peer, TlsStats, failed_by
 from weir.quota.settings import SideName
 
 _MOST_NAMES_SHOWN: Final = 5

@@ -19,7 +19,6 @@ from weir.protocol.request_stream import RequestStream
 from weir.proxy.relay.connection import Connection
 from weir.proxy.relay.direction import Direction
 from weir.proxy.relay.fetches import ReplicaFetches, ThrottleFailed
-from weir.proxy.relay.link_reports import LinkReports
 from weir.proxy.relay.open_link import HandedOver, Relayed, Sender, Why
 from weir.proxy.relay.outcomes import Hold, Standing
 from weir.proxy.relay.passage import Passage
@@ -65,7 +64,8 @@ class Link:
     from_client: Direction = field(init=False)
     from_upstream: Direction = field(init=False)
     _loop: asyncio.AbstractEventLoop = field(init=False, default_factory=asyncio.get_running_loop)
-    _reports: LinkReports = field(init=False)
+    tls_broken: bool = field(init=False, default=False)
+    """Whether it ended as TLS failed on one of its ends, after the handshake."""
     _passage: Passage = field(init=False)
     _replans_later: bool = field(init=False, default=False)
     _hold: Hold | None = field(init=False, default=None)  # as last carried out
@@ -81,7 +81,6 @@ class Link:
 
     def __post_init__(self, peer: int | None, sources: ReplicaSources | None) -> None:
         side = self._side
-        self._reports = LinkReports(side.stats, side.log, self.client_host, self.upstream_name)
         fetches = ReplicaFetches(side, peer, sources, self.client_host)
         self.connection = core = Connection(fetches, RequestStream(side.fetch_size_limit, fetches.decodes))
         self.from_client = Direction(self, core, "client", side, self._client, self._upstream)
@@ -237,7 +236,7 @@ class Link:
     def _report_news(self) -> None:
         news, self.connection.news = self.connection.news, []
         for event in news:
-            self._reports.passes(event)
+            self._side.passes(event, self.client_host)
         if self.connection.opaque_reason is not None:  # there are no small frames to wait for
             self.from_upstream.pump.large_reads = True
 
@@ -269,14 +268,14 @@ class Link:
         """Close, and log the reason unless a peer simply went away."""
         if self.connection.phase != "closed":
             self._report_news()
-            self._reports.failed(error, sender)
+            self.tls_broken = self._side.failed(error, sender, self.client_host, self.upstream_name)
             if isinstance(error, ProtocolError):  # what came before the fault is sent
                 (self.from_client if sender == "client" else self.from_upstream).pump.flush()
         self.close()
 
     def evict(self, why: Why) -> None:
         """Report why, and close."""
-        self._reports.evicted(why, sum(self._kept[:2]))
+        self._side.evicted(why, self.client_host, sum(self._kept[:2]))
         self.close()
 
     def close(self) -> None:
@@ -367,11 +366,6 @@ class Link:
     def opaque_reason(self) -> str | None:
         """Why its bytes are not understood any more; None while they are."""
         return self.connection.opaque_reason
-
-    @property
-    def tls_broken(self) -> bool:
-        """Whether it ended as TLS failed on one of its ends."""
-        return self._reports.tls_broken
 
     @property
     def relayed(self) -> Relayed:

@@ -13,13 +13,12 @@ from typing import Final
 
 from weir.proxy.config.address import Address
 from weir.proxy.relay.admission import Refusal
-from weir.proxy.relay.connect import connect, set_options
 from weir.proxy.relay.link import Link
 from weir.proxy.relay.open_link import HandedOver
 from weir.proxy.relay.replica_sources import ReplicaSources
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stand_in import StandIn, StandIns
-from weir.proxy.relay.transport import TcpTransport, Transport
+from weir.proxy.relay.transport import TcpTransport, Transport, connect, set_options
 from weir.proxy.tls.live_keys import TlsClient, TlsServer
 from weir.proxy.tls.results import HandshakeFailed
 

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import math
+import ssl
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from weir.protocol.errors import ProtocolError
+from weir.protocol.request_events import BecameOpaque, Undecoded
 from weir.protocol.request_stream import DEFAULT_FETCH_SIZE_LIMIT
-from weir.proxy.log import EventLog
-from weir.proxy.relay.admission import Admission
+from weir.proxy.log import EventLog, innermost_frame, os_error_reason
+from weir.proxy.relay.admission import Admission, FirstRequests
 from weir.proxy.relay.buffers import BufferPool
 from weir.proxy.relay.fetch_memory import FetchMemory
-from weir.proxy.relay.first_requests import FirstRequests
 from weir.proxy.relay.handshakes import Handshakes, OpenTls, open_here
-from weir.proxy.relay.open_link import OpenLink
+from weir.proxy.relay.open_link import OpenLink, Sender, Why
 from weir.proxy.relay.outcomes import Hold, RequestGate
 from weir.proxy.relay.stats import RelayStats
 from weir.proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
-from weir.proxy.tls.stats import TlsStats
+from weir.proxy.tls.results import TlsStats
 from weir.quota.throttle import Throttle
 
 FAILURES: Final = 3
@@ -111,6 +113,49 @@ class Side:
         self.new_gate = new_gate
         for link in self.stats.links:
             link.use_gate()
+
+    # What a link reports; `client` and `upstream` are the names of its ends in the log
+
+    def evicted(self, why: Why, client: str, kept_bytes: int) -> None:
+        """Count and log that a link has to go, which keeps `kept_bytes` of requests."""
+        if why == "no_request_came":
+            self.stats.connections_dismissed += 1
+            self.log.fault(why, client, side=self.stats.side)
+        else:
+            self.stats.protocol_errors[why] += 1
+            event = "fetch_memory_full" if why == "fetch_memory" else why
+            self.log.fault(event, client, side=self.stats.side, kept_bytes=kept_bytes)
+
+    def failed(self, error: Exception, sender: Sender, client: str, upstream: str) -> bool:
+        """Count and log that `sender` has sent what cannot be, or a bug. A connection that was lost is neither.
+
+        Returns whether TLS failed. In TLS 1.3 a peer may refuse a certificate when this end has done its handshake.
+        """
+        stats, log = self.stats, self.log
+        if isinstance(error, ProtocolError):
+            name = client if sender == "client" else upstream
+            stats.protocol_errors[error.kind] += 1
+            log.fault("protocol_error", name, side=stats.side, kind=error.kind, sent_by=sender, reason=str(error))
+        elif isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+            stats.protocol_errors["tls"] += 1
+            log.fault("tls_broken", f"{client} and {upstream}", side=stats.side, reason=os_error_reason(error))
+            return True
+        elif not isinstance(error, OSError):
+            stats.relay_errors += 1
+            log.error("relay_error", side=stats.side, error=repr(error), at=innermost_frame(error))
+        return False
+
+    def passes(self, event: Undecoded | BecameOpaque, client: str) -> None:
+        """Count and log a fetch that passes undecoded, or that a link's bytes are not understood from now on."""
+        stats, log = self.stats, self.log
+        if isinstance(event, BecameOpaque):
+            stats.passthrough[event.reason] += 1
+            log.fault("opaque_connection", client, side=stats.side, reason=event.reason)
+            return
+        reason, version, replica_id = event
+        stats.count_undecoded(version, reason)
+        told = {"reason": reason, "api_version": version, "replica_id": replica_id}
+        log.fault("fetch_not_throttled", client, side=stats.side, **told)
 
     def note_set_by_hand(self, is_set: bool) -> None:
         """Note whether a part of the throttle, if it throttles anything, is neither the file's nor leased."""

@@ -14,7 +14,7 @@ from weir.proxy.relay.link import Link
 from weir.proxy.relay.side import Side
 from weir.proxy.tls.keys import Keys
 from weir.proxy.tls.live_keys import TlsClient, TlsServer
-from weir.proxy.tls.stats import LASTING_FAILURES, HandshakeResult
+from weir.proxy.tls.results import LASTING_FAILURES, HandshakeResult
 
 FAILURES: Final = 3
 """So many connections in a row are no chance. A follower that is refused comes back after a second."""

@@ -1,4 +1,4 @@
-"""Loads keys and certificates from files, into what Python's TLS takes.
+"""Loads keys and certificates from files, into what Python's TLS takes, and compares the names in certificates.
 
 PEM files are read as they are. A PKCS12 file, such as `keytool` makes, is read by `cryptography`. It is imported only
 where TLS is configured, as it takes some 10 MB.
@@ -18,6 +18,10 @@ from weir.access.tls_contexts import client_context, server_context, trust, trus
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
 
 LeastVersion = Literal["1.2", "1.3"]
 ClientAuth = Literal["none", "requested", "required"]
@@ -224,3 +228,22 @@ def _words(error: Exception) -> str:
     if isinstance(error, ssl.SSLError) and error.reason:
         return error.reason.lower().replace("_", " ")
     return getattr(error, "strerror", None) or str(error)
+
+
+def names_in(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return the DNS names and addresses of a certificate, as `SSLSocket.getpeercert` has it, and its common name."""
+    if not certificate:
+        return ()
+    names = [value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
+    common = [value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"]
+    return tuple(dict.fromkeys([*names, *common]))
+
+
+def fits(certificate: Mapping[str, Any] | None, allowed: Iterable[str]) -> bool:
+    """Return whether one of a certificate's names is allowed.
+
+    `allowed` has names, and patterns with `*`. A name with `*` in the certificate itself is compared as a text: nobody
+    can be let in by a pattern of their own.
+    """
+    names = [name.casefold() for name in names_in(certificate)]
+    return any(fnmatchcase(name, pattern.casefold()) for pattern in allowed for name in names)

@@ -14,7 +14,7 @@ from typing import Final
 
 from weir.proxy.log import EventLog
 from weir.proxy.tls.keys import KeyFiles, Keys, KeysError
-from weir.proxy.tls.stats import TlsStats
+from weir.proxy.tls.results import TlsStats
 
 LOOK_SECONDS: Final = 5.0
 

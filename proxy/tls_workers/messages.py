@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from weir.proxy.tls.keys import ClientAuth, KeyFiles
-from weir.proxy.tls.stats import HandshakeResult
+from weir.proxy.tls.results import HandshakeResult
 
 
 class LoadKeys(msgspec.Struct, frozen=True, tag="load", array_like=True):

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from weir.proxy.admin.exposition import Family
 from weir.proxy.admin.fleet import Target
 from weir.proxy.admin.limit_metrics import limit_families
-from weir.proxy.admin.metrics import families
-from weir.proxy.admin.sources import ProcessStats
+from weir.proxy.admin.metrics import ProcessStats, families
 from weir.proxy.admin.tls_metrics import tls_families
 from weir.proxy.admin.troubles import trouble_families
 from weir.proxy.cluster.poll_stats import PollStats, poll_families
@@ -17,9 +16,8 @@ from weir.proxy.limits.stage import LimitStage
 from weir.proxy.log import EventLog
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import RelayStats
-from weir.proxy.shares.exchange import Exchange
-from weir.proxy.shares.metrics import share_families
-from weir.proxy.tls.stats import TlsStats
+from weir.proxy.shares.exchange import Exchange, share_families
+from weir.proxy.tls.results import TlsStats
 from weir.proxy.tls_workers.pool import TlsWorkers
 from weir.proxy.upstream_watch import UpstreamWatch
 from weir.quota.throttle import Throttle

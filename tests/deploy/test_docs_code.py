@@ -24,7 +24,7 @@ from weir.proxy.config.reader import struct_fields
 from weir.proxy.config.tables import Config
 from weir.proxy.config.tls import KeyTable
 from weir.proxy.sidecar import RELOADABLE
-from weir.proxy.tls.stats import KNOWN_RESULTS
+from weir.proxy.tls.results import KNOWN_RESULTS
 
 DOCS = ROOT / "docs"
 RUNNING = (DOCS / "running.md").read_text()

@@ -13,8 +13,7 @@ from tests.fakes.relaying import Peer, Relaying, logged, relaying, round_trip
 from tests.protocol.wire import request
 from weir.proxy.bounds import Bounds
 from weir.proxy.config.tables import Limits
-from weir.proxy.relay.admission import Admission, connections_with, descriptors_for
-from weir.proxy.relay.first_requests import FirstRequests
+from weir.proxy.relay.admission import Admission, FirstRequests, connections_with, descriptors_for
 
 ON_BOTH_LOOPS = True
 
@@ -106,7 +105,7 @@ async def test_a_connection_that_sent_a_request_may_be_idle_for_ever() -> None:
 
 
 async def test_a_timer_closes_connections_without_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weir.proxy.relay.first_requests._SWEEP_SECONDS", 0.0)
+    monkeypatch.setattr("weir.proxy.relay.admission._SWEEP_SECONDS", 0.0)
     async with relaying() as relay:
         relay.relay.first_requests.seconds = 0.01
         client, _ = await relay.connect()
@@ -117,7 +116,7 @@ async def test_a_timer_closes_connections_without_a_request(monkeypatch: pytest.
 
 
 async def test_less_time_counts_at_once_for_connections_that_stand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weir.proxy.relay.first_requests._SWEEP_SECONDS", 0.0)
+    monkeypatch.setattr("weir.proxy.relay.admission._SWEEP_SECONDS", 0.0)
     async with relaying() as relay:
         client, _ = await relay.connect()
         await relay.until(lambda: relay.listener.links)

@@ -34,7 +34,7 @@ from weir.proxy.relay.stand_in import FAILURES
 from weir.proxy.relay.stats import RelayStats
 from weir.proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
 from weir.proxy.tls.live_keys import LiveKeys, TlsClient
-from weir.proxy.tls.stats import TlsStats
+from weir.proxy.tls.results import TlsStats
 from weir.quota.settings import SideName
 from weir.quota.throttle import Throttle
 

@@ -55,7 +55,7 @@ KEPT = 7000  # connections to this port stay
 
 LISTENER = """
 import socket, sys, threading
-from weir.proxy.capture.destination import make_transparent, original_destination
+from weir.proxy.capture.nftables import make_transparent, original_destination
 KEPT, kept = 7000, []
 def serve(listening, port):
     while True:

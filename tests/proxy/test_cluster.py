@@ -16,7 +16,7 @@ from tests.proxy.answered import Answered
 from tests.proxy.cluster_broker import Broker
 from tests.proxy.loop_gaps import longest_gaps
 from tests.proxy.watched import Watched, until
-from weir.proxy.cluster import connections, topics
+from weir.proxy.cluster import channel, topics
 from weir.proxy.cluster.metadata import describe
 from weir.proxy.cluster.topics import MIN_ISR_RETRY_SECONDS, MIN_ISR_SECONDS, in_sync_of
 from weir.proxy.cluster.view import InSyncReplicas
@@ -135,7 +135,7 @@ async def test_silent_cluster_is_asked_again_on_a_new_connection(
     broker: Broker, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the old one the answer might come late, to another question."""
-    monkeypatch.setattr(connections, "QUESTION_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(channel, "QUESTION_TIMEOUT_SECONDS", 0.5)
     await watched.poll()
     broker.silent = True
     await watched.poll()
@@ -228,7 +228,7 @@ async def test_cluster_silent_on_min_isr_tells_isr_and_keeps_the_last(
     fault: str,
 ) -> None:
     """The partitions that were known to be under their min ISR stay so."""
-    monkeypatch.setattr(connections, "QUESTION_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(channel, "QUESTION_TIMEOUT_SECONDS", 0.5)
     await watched.poll()
     setattr(broker, fault, True)
     for seconds in (MIN_ISR_SECONDS, MIN_ISR_SECONDS + MIN_ISR_RETRY_SECONDS - 1):

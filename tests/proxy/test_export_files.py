@@ -20,7 +20,7 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.proxy.exporting import START_ID, counted, sample, until
 from tests.sample_files import finished_files, lines_in, unfinished_files
-from weir.proxy.admin.sources import ProcessStats
+from weir.proxy.admin.metrics import ProcessStats
 from weir.proxy.admin.troubles import troubles
 from weir.proxy.export import files as export_files
 from weir.proxy.export.files import MOST_WAITING, FileSink, Folder

@@ -15,7 +15,7 @@ from tests.fakes.throttle_cluster import (
     ThrottleCluster,
 )
 from tests.proxy.watched import DEADLINE_SECONDS, LISTS, Following, events, fields, listed, until
-from weir.proxy.cluster import connections
+from weir.proxy.cluster import channel
 from weir.proxy.cluster.follow import LISTS_PER_ROUND, TOPICS_SECONDS, WHAT
 from weir.quota.followed_throttle import RATE_KEPT_SECONDS
 from weir.quota.setting_names import LEADER_RATE
@@ -87,7 +87,7 @@ async def test_broker_that_closes_between_rounds_is_connected_anew(
 async def test_failing_controller_leaves_no_rate_or_list_unfollowed(
     fault: str, cluster: ThrottleCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connections, "QUESTION_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(channel, "QUESTION_TIMEOUT_SECONDS", 0.1)
     cluster.only_controller_tells_moves = True
     cluster.moves = {"orders": {0: ([1, 2], [2])}}
     following = Following(cluster, servers=cluster.addresses(1, 2))
@@ -189,9 +189,9 @@ async def test_broker_that_refuses_to_tell_its_rates_changes_nothing(
 async def test_hanging_broker_is_given_up(
     hanging: int, cluster: ThrottleCluster, following: Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert connections.QUESTION_TIMEOUT_SECONDS == 5.0
-    monkeypatch.setattr(connections, "SOON_SECONDS", 0.02)
-    monkeypatch.setattr(connections, "QUESTION_TIMEOUT_SECONDS", 0.05)
+    assert channel.QUESTION_TIMEOUT_SECONDS == 5.0
+    monkeypatch.setattr(channel, "SOON_SECONDS", 0.02)
+    monkeypatch.setattr(channel, "QUESTION_TIMEOUT_SECONDS", 0.05)
     before = await following.round()
     for broker in cluster.brokers.values():
         broker.silent = {hanging}
@@ -207,7 +207,7 @@ async def test_hanging_broker_is_given_up(
 async def test_server_that_hangs_is_asked_last_from_then_on(
     cluster: ThrottleCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "SOON_SECONDS", 0.05)
+    monkeypatch.setattr(channel, "SOON_SECONDS", 0.05)
     cluster.controller = 1
     cluster.brokers[2].silent = {METADATA}
     following = Following(cluster)

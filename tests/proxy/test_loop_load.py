@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from weir.proxy.admin.sources import ProcessStats
+from weir.proxy.admin.metrics import ProcessStats
 from weir.proxy.admin.troubles import troubles
 from weir.proxy.event_loop import TICK_SECONDS, WINDOW_SECONDS, LoopLoad, worked_by_this_thread
 from weir.quota.topic_names import TopicNames

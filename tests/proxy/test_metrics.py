@@ -19,9 +19,8 @@ from tests.proxy.loop_gaps import longest_gaps
 from weir.protocol.errors import ProtocolError, TooMany, UnsupportedVersion
 from weir.proxy.admin import exposition
 from weir.proxy.admin.exposition import Family, content_type, render
-from weir.proxy.admin.metrics import KNOWN_PROTOCOL_ERRORS, families
+from weir.proxy.admin.metrics import KNOWN_PROTOCOL_ERRORS, ProcessStats, families
 from weir.proxy.admin.scrapes import Scrapes
-from weir.proxy.admin.sources import ProcessStats
 from weir.proxy.log import EventLog
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import OTHER_PEERS, RelayStats

@@ -6,8 +6,8 @@ import socket
 import pytest
 
 from tests.fakes.clock import MovedClock
-from weir.proxy.cluster.broker_addresses import BrokerAddresses
 from weir.proxy.cluster.view import Broker
+from weir.proxy.cluster_news import BrokerAddresses
 from weir.proxy.config.address import IPAddress, Network, numeric_address
 from weir.proxy.relay.replica_sources import SEEN_SECONDS, Addresses, ReplicaSources
 

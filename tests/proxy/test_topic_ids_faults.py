@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.metadata_broker import MetadataBroker, metadata_broker
 from tests.proxy.watched import ORDERS, PAYMENTS, POLL_SECONDS, Watched, events, fields, until
-from weir.proxy.cluster import connections
+from weir.proxy.cluster import channel
 from weir.proxy.cluster.client import FIRST_RETRY_SECONDS
 
 
@@ -59,7 +59,7 @@ async def test_resolver_gives_up_a_silent_broker_and_keeps_its_names(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connections, "QUESTION_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(channel, "QUESTION_TIMEOUT_SECONDS", 0.5)
     await watched.asked_at(0)
     naming_broker.silent = True
     watched.names.name_of(PAYMENTS)
@@ -117,10 +117,10 @@ async def test_resolver_asks_the_next_server_if_one_hangs_a_second(
 async def test_servers_that_are_all_slow_are_waited_for(
     naming_broker: MetadataBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "SOON_SECONDS", 0.05)
+    monkeypatch.setattr(channel, "SOON_SECONDS", 0.05)
     naming_broker.released = asyncio.Event()
     async with metadata_broker(silent=True) as hanging:
-        monkeypatch.setattr(connections, "QUESTION_TIMEOUT_SECONDS", 0.5)
+        monkeypatch.setattr(channel, "QUESTION_TIMEOUT_SECONDS", 0.5)
         watched = Watched(hanging.address, naming_broker.address)
         watched.names.name_of(PAYMENTS)
         asyncio.get_running_loop().call_later(0.8, naming_broker.released.set)

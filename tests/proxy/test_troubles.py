@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from weir.proxy.admin import troubles
-from weir.proxy.admin.sources import ProcessStats
+from weir.proxy.admin.metrics import ProcessStats
 from weir.proxy.admin.troubles import KINDS, Connections, connections_tracked, digest, is_full, trouble_families
 from weir.proxy.config.client_limits import ClientLimitTable
 from weir.proxy.config.load import parse_config

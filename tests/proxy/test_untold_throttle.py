@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.throttle_cluster import CONFIGS, METADATA, ThrottleCluster
 from tests.proxy.watched import until
 from weir.protocol.metadata import NO_ID
-from weir.proxy.cluster import connections
+from weir.proxy.cluster import channel
 from weir.proxy.config.load import parse_config
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.throttle import settings_of_sides
@@ -66,7 +66,7 @@ def is_untold(throttle: Throttle) -> bool:
 async def test_nothing_behind_passes_before_kafkas_throttle_is_read(
     cluster: ThrottleCluster, hanging: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "QUESTION_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(channel, "QUESTION_TIMEOUT_SECONDS", 0.5)
     cluster.rates = {1: {LEADER_RATE: "1000"}}
     for broker in cluster.brokers.values():
         broker.silent = {hanging}

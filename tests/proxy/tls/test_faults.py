@@ -16,7 +16,7 @@ from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
 from tests.protocol.wire import request, response
 from tests.proxy.tls.securing import BROKER, FOLLOWER, Keys, SecurePeer, secure_broker, secure_client
 from weir.proxy.tls.keys import load_client_keys
-from weir.proxy.tls.stats import HandshakeResult
+from weir.proxy.tls.results import HandshakeResult
 
 WITH_WORKERS = True
 

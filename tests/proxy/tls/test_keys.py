@@ -14,10 +14,9 @@ import pytest
 
 from tests.fakes.pki import DAY, Authority, Issued
 from tests.fakes.relaying import logged
-from weir.proxy.tls.keys import KeyFiles, KeysError, load_client_keys, load_server_keys
+from weir.proxy.tls.keys import KeyFiles, KeysError, fits, load_client_keys, load_server_keys, names_in
 from weir.proxy.tls.live_keys import KeyWatch, LiveKeys
-from weir.proxy.tls.names import fits, names_in
-from weir.proxy.tls.stats import TlsStats
+from weir.proxy.tls.results import TlsStats
 
 SECRET = "pass word=#1"  # noqa: S105
 

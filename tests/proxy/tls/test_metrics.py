@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from weir.proxy.admin.exposition import render
 from weir.proxy.admin.tls_metrics import tls_families
 from weir.proxy.log import EventLog
-from weir.proxy.tls.stats import TlsStats
+from weir.proxy.tls.results import TlsStats
 from weir.proxy.tls_workers.pool import TlsWorkers
 
 
