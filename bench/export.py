@@ -22,9 +22,8 @@ from bench.peers import keys_of
 from bench.plan import RATE, SHAPES, Fetches, State, fetches_of
 from bench.table import Report, begin, parser, run
 from weir.protocol.records import RecordsSeen
-from weir.proxy.admin.exposition import render
+from weir.proxy.admin.exposition import Scrapes, render
 from weir.proxy.admin.metrics import ProcessStats, families
-from weir.proxy.admin.scrapes import Scrapes
 from weir.proxy.config.tables import Export
 from weir.proxy.export.exporter import Exporter, Sampled, new_exporter
 from weir.proxy.export.sample import ExportStats

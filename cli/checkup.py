@@ -54,15 +54,14 @@ def running_sidecar(config: Config) -> Running | None:
 
 def own_tls(config: Config) -> ssl.SSLContext | None:
     """Return what a configuration's sidecar asks the others with; None: without TLS. ConfigError for its files."""
-    from weir.proxy.config.admin_keys import AdminKeys
+    from weir.proxy.config.keys import AdminKeys
 
     return None if config.admin.tls is None else AdminKeys(config.admin.tls, strict=config.strict_tls).client_context()
 
 
 def keys_of(config: Config) -> list[LiveKeys]:
     """Return the keys of the routes and of the admin server, each once. ConfigError for their files."""
-    from weir.proxy.config.admin_keys import AdminKeys
-    from weir.proxy.config.route_keys import RouteKeys
+    from weir.proxy.config.keys import AdminKeys, RouteKeys
 
     admin = () if config.admin.tls is None else AdminKeys(config.admin.tls, strict=config.strict_tls).all_keys
     return [*RouteKeys(config).all_keys, *admin[:1]]  # the second is the same files, to ask other sidecars with

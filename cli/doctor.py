@@ -56,11 +56,10 @@ def doctor(
 def _findings(path: Path | None, config: Config | None, hosts_file: Path | None) -> list[Finding]:
     from weir.proxy.admin.troubles import connections_tracked
     from weir.proxy.checkup import machine
-    from weir.proxy.checkup.certificates import certificate_findings
+    from weir.proxy.checkup.certificates import certificate_findings, strictness_findings
     from weir.proxy.checkup.findings import Finding
     from weir.proxy.checkup.live import live_findings
     from weir.proxy.checkup.machine import readable_findings
-    from weir.proxy.checkup.strictness import strictness_findings
 
     process = machine.sidecar_process(path)
     findings = [machine.version_finding(__version__), *machine.way_findings(config), *machine.rules_findings()]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from weir.cli.errors import WRONG_USAGE, CommandError
-from weir.proxy.cluster.upstream_probe import answers_tls
+from weir.proxy.cluster.channel import answers_tls
 from weir.proxy.config.address import Address
 from weir.proxy.config.route_checks import addresses_of, is_local
 from weir.proxy.config.tables import Cluster

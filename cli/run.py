@@ -167,7 +167,7 @@ def _notes(config: Config) -> list[str]:
 
 
 def _notes_on_certificates(config: Config) -> list[str]:
-    from weir.proxy.checkup.strictness import strictness_notes
+    from weir.proxy.checkup.certificates import strictness_notes
 
     return [f"{tables}: {sentence}." for tables, sentence in strictness_notes(config, keys_of(config))]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from weir.proxy.config.address import Address
-from weir.proxy.config.route_keys import RouteKeys
+from weir.proxy.config.keys import RouteKeys
 from weir.proxy.config.tables import Config
 from weir.proxy.log import os_error_reason
 from weir.proxy.relay.listener import Listener, Upstream

@@ -18,14 +18,13 @@ from weir.proxy.bounds import Bounds
 from weir.proxy.capture.capture import Capture
 from weir.proxy.capture.requirements import CaptureError
 from weir.proxy.cluster.poll_stats import PollStats
-from weir.proxy.cluster.upstream_probe import UpstreamProbe
 from weir.proxy.cluster.view import Takers, Wants
 from weir.proxy.cluster.watch import watch_cluster
 from weir.proxy.cluster_news import BrokerAddresses, ClusterNews
 from weir.proxy.config.address import Address
 from weir.proxy.config.client_limits import ClientLimitTable, rules_of
+from weir.proxy.config.keys import RouteKeys
 from weir.proxy.config.reader import ConfigError
-from weir.proxy.config.route_keys import RouteKeys
 from weir.proxy.config.tables import SIDES, Config, ThrottleTable
 from weir.proxy.config.throttle import settings_of_sides, wants_brokers, wants_facts
 from weir.proxy.expiry import Expiry
@@ -48,7 +47,7 @@ from weir.proxy.throttle.table import LayeredThrottle, untold_throttle
 from weir.proxy.tls.live_keys import KeyWatch
 from weir.proxy.tls.results import TlsStats
 from weir.proxy.tls_workers.pool import TlsWorkers
-from weir.proxy.upstream_watch import UpstreamWatch
+from weir.proxy.upstream_watch import UpstreamProbe, UpstreamWatch
 from weir.quota.layers import Layer
 from weir.quota.removed_replicas import RemovedReplicas
 from weir.quota.settings import SideName

@@ -22,7 +22,7 @@ from typing import Final
 from aiohttp import web
 
 from weir.proxy.config.address import numeric_address
-from weir.proxy.config.admin_keys import AdminKeys, owner_of
+from weir.proxy.config.keys import AdminKeys, owner_of
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.tables import Admin
 

@@ -16,11 +16,10 @@ import msgspec
 from aiohttp import web
 
 from weir.proxy.admin.access import Access
-from weir.proxy.admin.exposition import content_type
+from weir.proxy.admin.exposition import Scrapes, content_type
 from weir.proxy.admin.fleet import Fleet
 from weir.proxy.admin.history import History
 from weir.proxy.admin.page.write import headers, page
-from weir.proxy.admin.scrapes import Scrapes
 from weir.proxy.config.address import Address
 from weir.proxy.config.reader import ConfigError, shown
 from weir.proxy.limits.layers import LimitLayers, limits_in_words

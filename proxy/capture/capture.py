@@ -18,7 +18,7 @@ from weir.proxy.capture.rules import ALIVE_SECONDS, CaptureRules, mark_of, table
 from weir.proxy.capture.tls_trial import TlsTrial
 from weir.proxy.capture.tracking import Tracking, rule_events
 from weir.proxy.config.address import Address, IPAddress, numeric_address
-from weir.proxy.config.route_keys import RouteKeys, RouteTls
+from weir.proxy.config.keys import RouteKeys, RouteTls
 from weir.proxy.config.tables import CaptureTable
 from weir.proxy.log import EventLog
 from weir.proxy.relay.listener import Listener, Upstream

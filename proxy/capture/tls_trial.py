@@ -12,7 +12,7 @@ from typing import Final
 from weir.protocol.metadata import encode_api_versions_request
 from weir.proxy.cluster.channel import CLIENT_ID
 from weir.proxy.config.address import Address
-from weir.proxy.config.route_keys import RouteTls
+from weir.proxy.config.keys import RouteTls
 from weir.proxy.relay.transport import connect
 from weir.proxy.tls.live_keys import TlsClient
 from weir.proxy.tls.results import LASTING_FAILURES, TlsStats, failed_by

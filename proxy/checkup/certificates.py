@@ -1,16 +1,26 @@
-"""Certificates of the configuration: how long they are valid, and whether they have the names that brokers look for."""
+"""Certificates: how long they are valid, whether they have the names that brokers look for, and what they lack.
+
+What RFC 5280 asks for and a certificate lacks is taken as Kafka's Java takes it, and refused with `[tls] strict`.
+OpenSSL itself is asked: a certificate is told of where a handshake succeeds without `strict` and fails with it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import ssl
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from weir.proxy.checkup.findings import Finding, listed
-from weir.proxy.checkup.routes import World
-from weir.proxy.config.address import numeric_address
+from weir.proxy.config.address import Address, numeric_address
 from weir.proxy.config.tables import Config, Egress
+from weir.proxy.tls.keys import KeyFiles, KeysError, load_client_keys, load_server_keys
 from weir.proxy.tls.live_keys import LiveKeys
+
+if TYPE_CHECKING:  # it brings kafka-python, which `weir check` does without
+    from weir.proxy.checkup.routes import World
 
 _DAY: Final = 86_400
 _SOON_DAYS: Final = 30
@@ -55,3 +65,89 @@ def _names_wanted(config: Config, world: World) -> Iterator[tuple[str, str]]:
     for broker_id, broker in sorted(world.teller.brokers.items()):
         if broker_id != config.broker_id and numeric_address(broker.host) is None:
             yield "capture.peer_tls", broker.host.casefold()
+
+
+_STEP_SECONDS: Final = 5.0
+_NAME: Final = "weir"  # no name is checked here
+_MOST_TURNS: Final = 4  # of one end after the other, until the certificate has been judged
+
+
+def strictness_notes(config: Config, all_keys: Iterable[LiveKeys]) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the certificates in the configuration's files: the tables, and a sentence. It blocks."""
+    tables: dict[str, list[str]] = {}
+    for keys in all_keys:
+        reason = own_gap(keys.files)
+        if reason is not None and keys.name not in tables.setdefault(reason, []):
+            tables[reason].append(keys.name)
+    for reason, names in tables.items():
+        yield listed(names), gap_sentence(reason, is_strict=config.strict_tls)
+
+
+def strictness_findings(config: Config, all_keys: Iterable[LiveKeys]) -> Iterator[Finding]:
+    """Yield the same as findings: a warning, and a failure where they are refused."""
+    for names, sentence in strictness_notes(config, all_keys):
+        yield Finding("fail" if config.strict_tls else "warn", names, sentence)
+
+
+def gap_findings(gaps: Mapping[Address, str]) -> Iterator[Finding]:
+    """Yield what is wrong with the certificates that others show: `gaps` has what `peer_gap` returned."""
+    for reason in dict.fromkeys(gaps.values()):
+        about = listed(address for address, gap in gaps.items() if gap == reason)
+        yield Finding("warn", about, gap_sentence(reason, is_strict=False))
+
+
+def gap_sentence(reason: str, *, is_strict: bool) -> str:
+    """Return what a gap means and what to do, without a full stop."""
+    begin = f"the certificate, or one that signed it, lacks what RFC 5280 asks for ({reason})"
+    if is_strict:
+        return f"{begin}, and [tls] strict = true refuses it: issue it anew as docs/tls.md tells, or set strict = false"
+    return (
+        f"{begin}: it is taken as Kafka's Java takes it, and would not be with [tls] strict = true;"
+        " docs/tls.md tells how to issue one that lacks nothing"
+    )
+
+
+def own_gap(files: KeyFiles) -> str | None:
+    """Return why others with the same `ca` would refuse this end's own certificate strictly; None: they would not.
+
+    None as well where it has none, or nobody with that `ca` takes it.
+    """
+    if not files.has_certificate or files.ca is None:
+        return None
+    try:
+        server = load_server_keys(files, "none").context
+        if _refusal(load_client_keys(replace(files, strict=False), checks_name=False).context, server) is not None:
+            return None
+        refusal = _refusal(load_client_keys(replace(files, strict=True), checks_name=False).context, server)
+    except KeysError:
+        return None  # told where they are loaded
+    return None if refusal is None else refusal.verify_message
+
+
+async def peer_gap(address: Address, context: ssl.SSLContext, name: str) -> str | None:
+    """Return why a strict `context` refuses who listens on an address that a lenient one takes; None: it does not."""
+    try:
+        async with asyncio.timeout(_STEP_SECONDS):
+            _, writer = await asyncio.open_connection(address.host, address.port, ssl=context, server_hostname=name)
+            writer.transport.abort()
+    except ssl.SSLCertVerificationError as error:
+        return error.verify_message
+    except OSError:
+        return None  # it was asked a moment ago, and what was wrong then is told
+    return None
+
+
+def _refusal(client: ssl.SSLContext, server: ssl.SSLContext) -> ssl.SSLCertVerificationError | None:
+    """Shake hands in memory, and return why the client does not take the server's certificate."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asking = client.wrap_bio(to_client, to_server, server_hostname=_NAME)
+    answering = server.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(_MOST_TURNS):
+        for end in (asking, answering):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLCertVerificationError as error:
+                return error
+    return None

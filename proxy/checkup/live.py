@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from weir.proxy.checkup.certificates import gap_findings, peer_gap
 from weir.proxy.checkup.findings import Finding
 from weir.proxy.checkup.listening import Running, listening_findings
 from weir.proxy.checkup.look import Seen, look
 from weir.proxy.checkup.routes import World, resolver, route_findings
-from weir.proxy.checkup.strictness import gap_findings, peer_gap
 from weir.proxy.config.address import Address
 from weir.proxy.config.cluster_access import connection_options
+from weir.proxy.config.keys import RouteKeys
 from weir.proxy.config.route_checks import addresses_of
-from weir.proxy.config.route_keys import RouteKeys
 from weir.proxy.config.tables import Config
 from weir.proxy.log import os_error_reason
 from weir.proxy.tls.keys import load_client_keys

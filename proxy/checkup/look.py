@@ -24,10 +24,9 @@ from weir.protocol.metadata import (
     decode_cluster,
     encode_metadata_request,
 )
-from weir.proxy.cluster.channel import CLIENT_ID, Channel, PlainChannel, metadata_version, versions_of
+from weir.proxy.cluster.channel import CLIENT_ID, Channel, PlainChannel, answers_tls, metadata_version, versions_of
 from weir.proxy.cluster.kafka_channel import KafkaChannel
 from weir.proxy.cluster.metadata import describe
-from weir.proxy.cluster.upstream_probe import answers_tls
 from weir.proxy.cluster.view import Broker
 from weir.proxy.config.address import Address
 from weir.proxy.config.route_checks import addresses_of

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from weir.access.tls_contexts import client_context
 from weir.protocol.errors import FrameTooLarge, InvalidFrameSize, ProtocolError
 from weir.protocol.header import SIZE
 from weir.protocol.metadata import (
@@ -254,3 +257,24 @@ def _reason_of(error: Exception, seconds: float) -> str:
         return "closed the connection without an answer"
     reason = os_error_reason(error) if isinstance(error, OSError) else ""
     return reason or str(error) or type(error).__name__
+
+
+@cache
+def _greeting() -> ssl.SSLContext:
+    # No data is sent, so it does not matter who answers.
+    context = client_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+async def answers_tls(address: Address) -> bool:
+    """Whether what listens there speaks TLS. Raises OSError where nothing does."""
+    try:
+        _, writer = await asyncio.open_connection(address.host, address.port, ssl=_greeting())
+    except (ssl.SSLEOFError, ConnectionResetError):
+        return False
+    except ssl.SSLError:
+        return True  # it refuses this client, but in TLS
+    writer.transport.abort()
+    return True

@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from weir.proxy.config.address import Address
-from weir.proxy.config.admin_keys import AdminKeys
 from weir.proxy.config.client_limits import check_client_limits
 from weir.proxy.config.cluster_access import connection_options
+from weir.proxy.config.keys import AdminKeys, RouteKeys
 from weir.proxy.config.reader import ConfigError, read_table, shown
 from weir.proxy.config.route_checks import check_capture, check_routes
-from weir.proxy.config.route_keys import RouteKeys
 from weir.proxy.config.tables import Admin, CaptureTable, Cluster, Config, Export, Ingress
 from weir.proxy.config.throttle import check_throttle
 

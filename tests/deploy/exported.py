@@ -11,7 +11,6 @@ from weir.proxy.admin.metrics import ProcessStats, families
 from weir.proxy.admin.tls_metrics import tls_families
 from weir.proxy.admin.troubles import trouble_families
 from weir.proxy.cluster.poll_stats import PollStats, poll_families
-from weir.proxy.cluster.upstream_probe import UpstreamProbe
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.log import EventLog
 from weir.proxy.relay.side import Side
@@ -19,7 +18,7 @@ from weir.proxy.relay.stats import RelayStats
 from weir.proxy.shares.exchange import Exchange, share_families
 from weir.proxy.tls.results import TlsStats
 from weir.proxy.tls_workers.pool import TlsWorkers
-from weir.proxy.upstream_watch import UpstreamWatch
+from weir.proxy.upstream_watch import UpstreamProbe, UpstreamWatch
 from weir.quota.throttle import Throttle
 from weir.quota.topic_names import TopicNames
 

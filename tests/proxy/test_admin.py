@@ -20,8 +20,8 @@ from tests.fakes.clock import MovedClock
 from tests.proxy.test_config import FULL
 from tests.throttle_names import LEADER_RATE, LEADER_REPLICAS
 from weir.limits.clients import Clients
+from weir.proxy.admin import exposition
 from weir.proxy.admin import http as admin
-from weir.proxy.admin import scrapes
 from weir.proxy.admin.access import Access
 from weir.proxy.admin.fleet import Fleet
 from weir.proxy.admin.history import History
@@ -82,7 +82,7 @@ class Client:
     sidecar: Sidecar
     base: str
     session: aiohttp.ClientSession
-    scrapes: scrapes.Scrapes
+    scrapes: exposition.Scrapes
 
     async def call(self, method: str, path: str, body: object = None, raw: bytes | None = None) -> tuple[int, Any]:
         data = io.BytesIO(raw) if raw is not None else None if body is None else json.dumps(body)
@@ -141,7 +141,7 @@ async def test_admin_client_reading_no_metrics_is_cut_off_for_others(
     client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is cut off once others need the room."""
-    monkeypatch.setattr(scrapes, "MOST_UNREAD", 0)
+    monkeypatch.setattr(exposition, "MOST_UNREAD", 0)
     reader, scraping = await _scrape_and_read_nothing(client, monkeypatch)
     async with asyncio.timeout(5):
         headers = {"Accept": "application/openmetrics-text;version=1.0.0"}  # for which the metrics are rendered anew

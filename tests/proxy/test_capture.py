@@ -23,9 +23,9 @@ from weir.proxy.capture.nftables import NftError
 from weir.proxy.capture.pause import Pause
 from weir.proxy.capture.tls_trial import TlsTrial
 from weir.proxy.config.address import Address
+from weir.proxy.config.keys import RouteKeys
 from weir.proxy.config.load import parse_config
 from weir.proxy.config.reader import ConfigError
-from weir.proxy.config.route_keys import RouteKeys
 from weir.proxy.config.tables import CaptureTable
 from weir.proxy.log import EventLog
 from weir.proxy.relay import stand_in

@@ -18,9 +18,8 @@ from tests.fakes.clock import MovedClock
 from tests.proxy.loop_gaps import longest_gaps
 from weir.protocol.errors import ProtocolError, TooMany, UnsupportedVersion
 from weir.proxy.admin import exposition
-from weir.proxy.admin.exposition import Family, content_type, render
+from weir.proxy.admin.exposition import Family, Scrapes, content_type, render
 from weir.proxy.admin.metrics import KNOWN_PROTOCOL_ERRORS, ProcessStats, families
-from weir.proxy.admin.scrapes import Scrapes
 from weir.proxy.log import EventLog
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import OTHER_PEERS, RelayStats

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fakes.clock import MovedClock
-from weir.proxy.admin import scrapes as module
-from weir.proxy.admin.scrapes import Scrapes
+from weir.proxy.admin import exposition as module
+from weir.proxy.admin.exposition import Scrapes
 
 OPENMETRICS = "application/openmetrics-text;version="
 SLICE = b"weir_a 1\n" * 10_000  # more than one piece

@@ -24,8 +24,8 @@ from tests.proxy.cluster_broker import Broker as ClusterBroker
 from tests.proxy.exporting import until
 from tests.sample_files import lines_in, of_kind
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
+from weir.proxy import upstream_watch
 from weir.proxy.admin import history
-from weir.proxy.cluster import upstream_probe
 from weir.proxy.config.address import Address
 from weir.proxy.config.load import parse_config
 from weir.proxy.config.tables import Admin, Config, ThrottleTable
@@ -241,7 +241,7 @@ async def test_sidecar_tells_of_each_upstream_whether_it_is_there(broker: Broker
 
 async def test_sidecar_metrics_wait_for_no_broker(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the last look told is shown, also while the broker does not answer the next one."""
-    monkeypatch.setattr(upstream_probe, "PROBE_TIMEOUT_SECONDS", 600.0)
+    monkeypatch.setattr(upstream_watch, "PROBE_TIMEOUT_SECONDS", 600.0)
     broker.silent = True
     async with running(configured(broker)) as weir, asyncio.timeout(20):
         await broker.asked.wait()  # by the first look

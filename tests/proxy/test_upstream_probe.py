@@ -12,11 +12,11 @@ import pytest
 
 from tests.fakes.pki import Authority
 from tests.fakes.servers import serving
-from weir.proxy.cluster import upstream_probe
-from weir.proxy.cluster.upstream_probe import CACHE_SECONDS, UpstreamProbe
+from weir.proxy import upstream_watch
 from weir.proxy.config.address import Address
 from weir.proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
 from weir.proxy.tls.live_keys import LiveKeys, TlsClient
+from weir.proxy.upstream_watch import CACHE_SECONDS, UpstreamProbe
 
 Serve = Callable[[bytes], Awaitable[bytes]]
 
@@ -74,7 +74,7 @@ async def test_probe_upstream_that_refuses_is_named_with_the_reason() -> None:
 
 async def test_probe_upstream_that_hangs_fails_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that is starting or stuck accepts connections, in the kernel, and says nothing."""
-    monkeypatch.setattr(upstream_probe, "PROBE_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(upstream_watch, "PROBE_TIMEOUT_SECONDS", 0.05)
     released = asyncio.Event()
 
     async def hangs(request: bytes) -> bytes:

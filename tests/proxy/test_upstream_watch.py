@@ -12,11 +12,10 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.relaying import Relaying, relaying
 from tests.fakes.servers import serving
-from weir.proxy.cluster.upstream_probe import CACHE_SECONDS, UpstreamProbe
 from weir.proxy.config.address import Address
 from weir.proxy.log import EventLog
 from weir.proxy.relay.listener import Listener, Upstream
-from weir.proxy.upstream_watch import LOOK_SECONDS, UpstreamWatch
+from weir.proxy.upstream_watch import CACHE_SECONDS, LOOK_SECONDS, UpstreamProbe, UpstreamWatch
 
 
 class Watching:

@@ -13,8 +13,8 @@ from weir.proxy.checkup.findings import Finding
 from weir.proxy.checkup.look import Seen
 from weir.proxy.checkup.routes import World
 from weir.proxy.cluster.view import Broker
+from weir.proxy.config.keys import RouteKeys
 from weir.proxy.config.load import parse_config
-from weir.proxy.config.route_keys import RouteKeys
 
 
 def found(tmp_path: Path, host: str = "kafka2", days: float = 90, later_days: float = 0) -> list[Finding]:

@@ -11,8 +11,8 @@ import pytest
 
 from tests.fakes.pki import Authority
 from weir.proxy.checkup.machine import Process, readable_findings
+from weir.proxy.config.keys import RouteKeys
 from weir.proxy.config.load import parse_config
-from weir.proxy.config.route_keys import RouteKeys
 
 USER, GROUP, OTHER = 70_001, 70_002, 70_003
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.pki import Authority
+from weir.proxy.config.keys import RouteKeys
 from weir.proxy.config.load import parse_config
 from weir.proxy.config.reader import ConfigError
-from weir.proxy.config.route_keys import RouteKeys
 
 BASE = """
 broker_id = 1

@@ -21,11 +21,11 @@ from tests.proxy.tls.securing import Keys, secure_client
 from weir.access.client_properties import client_options
 from weir.access.tls_contexts import client_context, properties_context, server_context
 from weir.cli.main import main
+from weir.proxy.checkup.certificates import own_gap, peer_gap
 from weir.proxy.checkup.look import look
-from weir.proxy.checkup.strictness import own_gap, peer_gap
+from weir.proxy.config.keys import RouteKeys
 from weir.proxy.config.load import parse_config
 from weir.proxy.config.reader import ConfigError
-from weir.proxy.config.route_keys import RouteKeys
 from weir.proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
 from weir.proxy.tls.live_keys import LiveKeys, TlsClient, TlsServer
 
