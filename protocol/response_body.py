@@ -9,14 +9,13 @@ depend on how a response is cut into chunks.
 import struct
 from collections.abc import Container, Generator
 from dataclasses import InitVar, dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch_versions import ABORTED_TRANSACTION_SIZE, TOPIC_ID_SIZE, FetchVersion
 from weir.protocol.header import SIZE
 from weir.protocol.primitives import COUNT, LONGEST_STRING, STRING_LENGTH
 from weir.protocol.records import RecordsSeen, RecordWalker
-from weir.protocol.structure import LongVarint, Structure, tags, varint
 from weir.protocol.take_out import Passing, TakeOut
 from weir.protocol.varint import LONGEST_VARINT
 
@@ -32,6 +31,36 @@ _LONGEST_NAME: Final = 255
 
 _NO_BOUND: Final = 2**63
 _NULL: Final = -1  # null records take no bytes
+
+
+Unit: TypeAlias = Generator[int, bytes, None]
+"""Reads a unit of a frame. It yields n > 0 to be sent the next n bytes whole, and n < 0 to have -n bytes skipped."""
+
+
+class _LongVarint(Exception):
+    """An unsigned varint does not end within LONGEST_VARINT bytes, which were read."""
+
+
+def _varint() -> Generator[int, bytes, int]:
+    """Read an unsigned varint, for use within a unit. Raises _LongVarint."""
+    value = 0
+    for index in range(LONGEST_VARINT):
+        (byte,) = yield 1
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value
+    raise _LongVarint
+
+
+def _tags() -> Generator[int, bytes, bool]:
+    """Read a tag buffer, skipping the tags' contents. Returns whether tag 0 is among them."""
+    has_first = False
+    for _ in range((yield from _varint())):
+        has_first |= (yield from _varint()) == 0
+        size = yield from _varint()
+        if size:
+            yield -size
+    return has_first
 
 
 class ScannedTopic(NamedTuple):
@@ -80,7 +109,7 @@ class ResponseBody:
     _records: list[RecordsSeen] = field(default_factory=list)
     _diverging: list[int] = field(default_factory=list)
     # the unit being read
-    _structure: Structure | None = None
+    _unit: Unit | None = None
     _wanted: int = 0  # bytes that the unit waits for
     _held: bytearray = field(default_factory=bytearray)  # the first of these bytes
     _skip: int = 0  # bytes that the unit skips
@@ -99,18 +128,18 @@ class ResponseBody:
         while at < end:
             if self._skip:
                 at = self._pass_over(view, at, end)
-            elif self._structure is not None:
+            elif self._unit is not None:
                 at = self._take(view, at, end)
             elif self._in_topic:
                 if self._partitions_left:
                     start, at = at, self._read_partitions(view, at, end)
-                    if at == start and self._structure is None:
+                    if at == start and self._unit is None:
                         self._begin(self._partition())
                 else:
                     self._begin(self._topic_end())
             elif self._topics_left:
                 start, at = at, self._read_topics(view, at, end)
-                if at == start and self._structure is None:
+                if at == start and self._unit is None:
                     self._begin(self._topic())
             elif self._row.is_flexible and self.left == self.behind_topics:
                 self._begin(self._response_end())
@@ -150,19 +179,19 @@ class ResponseBody:
 
     # Bytes for the unit being read
 
-    def _begin(self, structure: Structure) -> None:
+    def _begin(self, unit: Unit) -> None:
         """Begin to read a unit, of which nothing was taken yet."""
-        self._structure = structure
+        self._unit = unit
         self._go_on(None)
 
     def _go_on(self, data: bytes | None) -> None:
-        assert self._structure is not None  # noqa: S101
+        assert self._unit is not None  # noqa: S101
         try:
-            wanted = next(self._structure) if data is None else self._structure.send(data)
+            wanted = next(self._unit) if data is None else self._unit.send(data)
         except StopIteration:
-            self._structure = None
+            self._unit = None
             return
-        except LongVarint:
+        except _LongVarint:
             raise self._malformed("a varint is longer than 5 bytes", self.left + LONGEST_VARINT) from None
         if abs(wanted) > self.left:
             raise self._malformed(f"{abs(wanted)} bytes are announced where {self.left} are left")
@@ -194,14 +223,14 @@ class ResponseBody:
 
     # The structure
 
-    def _topic(self) -> Structure:
+    def _topic(self) -> Unit:
         row = self._row
         if row.names_topics_by_id:
             name = yield TOPIC_ID_SIZE
         else:
             start = self.left
             if row.is_flexible:
-                length = (yield from varint()) - 1
+                length = (yield from _varint()) - 1
             else:
                 (length,) = STRING_LENGTH.unpack((yield STRING_LENGTH.size))
             if not 0 <= length <= min(LONGEST_STRING, self.left):
@@ -219,7 +248,7 @@ class ResponseBody:
             )
         self._enter_topic(name, partitions)
 
-    def _partition(self) -> Structure:
+    def _partition(self) -> Unit:
         row = self._row
         head = (yield row.response_partition.layout.size)[:HEAD_SIZE]
         (partition,) = SIZE.unpack_from(head)
@@ -231,7 +260,7 @@ class ResponseBody:
             if row.is_flexible:
                 for _ in range(transactions):
                     yield -ABORTED_TRANSACTION_SIZE
-                    yield from tags()
+                    yield from _tags()
             elif transactions > 0:
                 yield -transactions * ABORTED_TRANSACTION_SIZE
         if row.has_preferred_read_replica:
@@ -245,7 +274,7 @@ class ResponseBody:
         self._seen_headers.append(head + SIZE.pack(size))
         yield from self._records_of(partition, max(size, 0), start)
 
-    def _records_of(self, partition: int, size: int, length: int = 0) -> Structure:
+    def _records_of(self, partition: int, size: int, length: int = 0) -> Unit:
         """Read a partition's records, and what follows them.
 
         `length` is what was left of the frame where their size stands; without it nothing is taken out of them.
@@ -267,7 +296,7 @@ class ResponseBody:
                     take_out.shorten(length_at, records_at, size, seen.take_out_tail())
         yield from self._partition_end(partition)
 
-    def _taken_out(self, partition: int, size: int, length: int) -> Structure:
+    def _taken_out(self, partition: int, size: int, length: int) -> Unit:
         """Read records that do not pass: one whole batch, or its bytes up to the end where it was cut."""
         assert self.take_out is not None  # noqa: S101
         self.take_out.shorten(self._frame_size - length, self._frame_size - self.left, size, 0)
@@ -277,24 +306,24 @@ class ResponseBody:
         next_size = seen.largest or seen.next_batch_size
         self._records.append(RecordsSeen(partition, 0, next_batch_size=next_size, taken_out=size))
 
-    def _partition_end(self, partition: int) -> Structure:
-        if self._row.is_flexible and (yield from tags()):  # tag 0 is the diverging epoch
+    def _partition_end(self, partition: int) -> Unit:
+        if self._row.is_flexible and (yield from _tags()):  # tag 0 is the diverging epoch
             self._diverging.append(partition)
         self._partitions_left -= 1
         if not self._partitions_left and not self._row.is_flexible:
             self._leave_topic()
 
-    def _topic_end(self) -> Structure:
-        yield from tags()
+    def _topic_end(self) -> Unit:
+        yield from _tags()
         self._leave_topic()
 
-    def _response_end(self) -> Structure:
-        yield from tags()
+    def _response_end(self) -> Unit:
+        yield from _tags()
 
     def _count(self) -> Generator[int, bytes, int]:
         """Read an array's count or the size of records; -1 where it is null."""
         if self._row.is_flexible:
-            return (yield from varint()) - 1
+            return (yield from _varint()) - 1
         return int(COUNT.unpack((yield COUNT.size))[0])
 
     def _enter_topic(self, name: bytes, partitions: int) -> None:

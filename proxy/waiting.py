@@ -27,6 +27,7 @@ from weir.proxy.config.tables import DEFAULT_ADMIN, Config
 from weir.proxy.listeners import ListenError
 from weir.proxy.log import EventLog, close_log, configure_logging
 from weir.proxy.server import run_sidecar
+from weir.proxy.slices import wait_at_most
 from weir.proxy.watchdog import Watchdog
 
 LOOK_SECONDS: Final = 2.0
@@ -100,9 +101,7 @@ class _Waiting:
             await self._listen(server)
             while not end.is_set():
                 look.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._seconds):
-                        await look.wait()
+                await wait_at_most(look, self._seconds)
                 try:
                     config = await asyncio.to_thread(self._load)
                 except Exception as error:  # noqa: BLE001 - as above

@@ -25,6 +25,7 @@ from weir.proxy.relay.listener import Listener, Upstream
 from weir.proxy.relay.replica_sources import Addresses, ReplicaSources
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stand_in import stand_ins
+from weir.proxy.slices import wait_at_most
 from weir.quota.settings import SideName
 
 REFRESH_SECONDS: Final = ALIVE_SECONDS / 5
@@ -236,9 +237,7 @@ class Capture:
                 await self._break_direct()
             await self._track()
             self._turned.set()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REFRESH_SECONDS):
-                    await self._changed.wait()
+            await wait_at_most(self._changed, REFRESH_SECONDS)
 
     async def _can_stand_in(self) -> bool:
         """Return whether followers can have TLS with this sidecar as they have it with its broker."""

@@ -14,6 +14,7 @@ from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.view import NOTHING, ClusterView, Takers
 from weir.proxy.config.address import Address
 from weir.proxy.log import EventLog, innermost_frame
+from weir.proxy.slices import wait_at_most
 
 _Answer = TypeVar("_Answer")
 
@@ -227,11 +228,3 @@ class ClusterClient:
 
     def _not_taken(self, what: str, error: Exception) -> None:
         self.log.fault("cluster_poll_not_taken", peer=what, error=repr(error), at=innermost_frame(error))
-
-
-async def wait_at_most(event: asyncio.Event, seconds: float) -> None:
-    """Wait for an event, or until the time is over."""
-    with contextlib.suppress(TimeoutError):
-        # not wait_for: in Python 3.11 it loses a cancellation that comes together with the event
-        async with asyncio.timeout(seconds):
-            await event.wait()

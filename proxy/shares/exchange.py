@@ -6,7 +6,6 @@ Others are asked only while somebody wants a part of a shared rate. One that doe
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import secrets
 import ssl
@@ -26,6 +25,7 @@ from weir.proxy.admin.fleet import Target, bearer, body_of, scheme
 from weir.proxy.config.address import Address
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.log import EventLog, innermost_frame
+from weir.proxy.slices import wait_at_most
 from weir.quota.shares.share import Absence, Allotment, Share, Terms, Word, pace_of
 
 MOST_BYTES = 1 << 20
@@ -179,9 +179,7 @@ class Exchange:
             except Exception as error:  # noqa: BLE001 - a bug in one tick may not end all later ones
                 self._log.error("share_failed", error=repr(error), at=innermost_frame(error))
             # with nothing to share there are no ticks
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TICK_SECONDS if self.shares else None):
-                    await self._changed.wait()
+            await wait_at_most(self._changed, TICK_SECONDS if self.shares else None)
             self._changed.clear()
 
     def tick(self) -> None:

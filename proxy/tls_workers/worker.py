@@ -7,7 +7,6 @@ connections are to be drained first.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import os
 import select
@@ -26,6 +25,7 @@ from weir.proxy.relay.pump import STOPPED, Pump
 from weir.proxy.relay.tls_transport import TlsTransport
 from weir.proxy.relay.transport import TcpTransport, Transport
 from weir.proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
+from weir.proxy.slices import wait_at_most
 from weir.proxy.tls.keys import KeysError, load_client_keys, load_server_keys
 from weir.proxy.tls.results import HandshakeFailed, failed_by
 from weir.proxy.tls_workers.channel import ProcessChannel
@@ -66,9 +66,7 @@ class Worker:
         self._load.start()
         self.channel.send(Ready())
         while not self.ended.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
-                    await self.ended.wait()
+            await wait_at_most(self.ended, _LOOK_SECONDS)
             self.counts.note_load(self._load.busy, self._load.lost)
             for link in list(self.links.values()):
                 link.check()
