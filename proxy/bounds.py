@@ -34,7 +34,7 @@ class Bounds:
     _fetch_memory: FetchMemory = field(default_factory=FetchMemory)
     _pool: BufferPool = field(default_factory=BufferPool)
     _turns: TurnBudget = field(default_factory=lambda: TurnBudget(pause=PAUSE_SECONDS))
-    _relays: list[Side] = field(default_factory=list)
+    _sides: list[Side] = field(default_factory=list)
 
     def new_side(self, throttle: Throttle, tls: TlsStats, open_tls: OpenTls = open_here) -> Side:
         """Return a side that counts in `tls` its handshakes, which `open_tls` does."""
@@ -50,17 +50,17 @@ class Bounds:
             admission=self.admission,
             open_tls=open_tls,
         )
-        self._relays.append(side)
+        self._sides.append(side)
         return side
 
     def apply(self, limits: Limits) -> None:
         """Put `limits` in force. Connections that stand stay."""
         self._fetch_memory.limit = max(DEFAULT_FETCH_MEMORY, limits.fetch_request_max_bytes)
-        for relay in self._relays:
-            relay.fetch_size_limit = limits.fetch_request_max_bytes
-            relay.connect_seconds = limits.connect_timeout_seconds
-            relay.handshakes.seconds = limits.tls_handshake_seconds
-            relay.first_requests.seconds = limits.first_request_seconds
+        for side in self._sides:
+            side.fetch_size_limit = limits.fetch_request_max_bytes
+            side.connect_seconds = limits.connect_timeout_seconds
+            side.handshakes.seconds = limits.tls_handshake_seconds
+            side.first_requests.seconds = limits.first_request_seconds
         self.admission.most = limits.max_connections
         self.admission.most_from_address = limits.max_connections_per_address
         needed = descriptors_for(limits.max_connections, self._each)

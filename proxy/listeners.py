@@ -31,7 +31,7 @@ class ListenError(Exception):
 
 
 def new_listeners(
-    config: Config, keys: RouteKeys, relays: Mapping[SideName, Side], clock: Callable[[], float]
+    config: Config, keys: RouteKeys, sides: Mapping[SideName, Side], clock: Callable[[], float]
 ) -> Iterator[tuple[str, Listener]]:
     """Yield a listener for each route, which does not listen yet, with the route's path in the configuration.
 
@@ -41,15 +41,15 @@ def new_listeners(
         sources = ReplicaSources(ingress.replicas_from, clock)
         upstream = Upstream(ingress.upstream, tls=client)
         listener = Listener(
-            relays["leader"], ingress.listen, upstream, sources, server, name=f"ingress {ingress.listen}"
+            sides["leader"], ingress.listen, upstream, sources, server, name=f"ingress {ingress.listen}"
         )
         yield f"ingress[{index}]", listener
     for index, (egress, (server, client)) in enumerate(zip(config.egress, keys.egress, strict=True)):
         upstream = Upstream(egress.upstream, egress.peer, tls=client)
-        relay = relays["follower"]
-        trials = stand_ins(server, client, relay)
+        side = sides["follower"]
+        trials = stand_ins(server, client, side)
         name = f"egress {egress.peer} {egress.listen}"
-        yield f"egress[{index}]", Listener(relay, egress.listen, upstream, None, server, stand_ins=trials, name=name)
+        yield f"egress[{index}]", Listener(side, egress.listen, upstream, None, server, stand_ins=trials, name=name)
 
 
 def fixed_upstream(listener: Listener) -> Upstream | None:

@@ -91,7 +91,7 @@ class Sidecar:
         for side, settings in settings_of_sides(config, config.throttle).items():
             throttle = Throttle(side, config.broker_id, clock, settings, topic_names=topic_names)
             self.sides.append(self._bounds.new_side(throttle, tls_stats, self.tls_workers.open))
-        self._relays: dict[SideName, Side] = {side.throttle.side: side for side in self.sides}
+        self._by_name: dict[SideName, Side] = {side.throttle.side: side for side in self.sides}
         self._news = ClusterNews(self.sides)
         self.limits = LimitStage(clock, self.log, topic_names.name_of)
         self._limit_shares = LimitShares(self.limits.clients, self._brokers, clock)
@@ -139,7 +139,7 @@ class Sidecar:
         self.capture = (
             None
             if config.capture is None
-            else Capture(config.capture, config.broker_id, self._relays, self.log, keys=self._route_keys, clock=clock)
+            else Capture(config.capture, config.broker_id, self._by_name, self.log, keys=self._route_keys, clock=clock)
         )
         leader = self.sides[SIDES.index("leader")].throttle
         self._follower_quotas = FollowerQuotas(leader, self._broker_hosts, self._followers_changed, clock)
@@ -187,7 +187,7 @@ class Sidecar:
             self.throttle.follow(untold_throttle(self._clock()))  # before the first connection
         await self.prepare()
         try:
-            for route, listener in new_listeners(self.config, self._route_keys, self._relays, self._clock):
+            for route, listener in new_listeners(self.config, self._route_keys, self._by_name, self._clock):
                 await self._listen(listener, route, sockets.pop(listener.name, None))
             if self.capture is not None:
                 self.listeners += await self.capture.listen(sockets)
@@ -329,9 +329,9 @@ class Sidecar:
         self._tell_capture()
         if rules and self.config.cluster is not None:
             self._cluster.ask_now()  # whose sidecars share the limits
-        relay = self._relays["leader"]
-        if rules and relay.new_gate is None:
-            relay.use_gates(lambda link: LinkGate(self.limits, relay, link))
+        leader = self._by_name["leader"]
+        if rules and leader.new_gate is None:
+            leader.use_gates(lambda link: LinkGate(self.limits, leader, link))
 
     def _apply_throttle(self, table: ThrottleTable) -> None:
         settings = settings_of_sides(self.config, table, self._follower_quotas.followers)
@@ -375,7 +375,7 @@ class Sidecar:
             throttles=[side.throttle for side in self.sides],
             clients=self.limits.clients,
             cluster_id=lambda: self._cluster.view.cluster_id,
-            relay=self._relays["leader"].stats if self.config.ingress or self.config.capture else None,
+            relay=self._by_name["leader"].stats if self.config.ingress or self.config.capture else None,
             clock=self._clock,
         )
         self._exporter = new_exporter(config, sampled, self.process.export, self.log, strict_tls=self.config.strict_tls)

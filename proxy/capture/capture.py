@@ -51,7 +51,7 @@ class Capture:
 
     settings: CaptureTable
     _broker_id: int
-    _relays: Mapping[SideName, Side]
+    _sides: Mapping[SideName, Side]
     _log: EventLog
     _open_filter: Callable[[], PacketFilter] | None = None
     _drop: DropConnections = drop_connections
@@ -81,7 +81,7 @@ class Capture:
     def __post_init__(self, keys: RouteKeys | None, clock: Callable[[], float]) -> None:
         self._ingress_tls: RouteTls = (None, None) if keys is None else keys.captured_ingress
         self._egress_tls: RouteTls = (None, None) if keys is None else keys.captured_egress
-        self._trial = TlsTrial(self._ingress_tls, self._relays["leader"].tls, mark_of(self._broker_id))
+        self._trial = TlsTrial(self._ingress_tls, self._sides["leader"].tls, mark_of(self._broker_id))
         self.pause = Pause(self._changed.set, self._log, clock)
 
     async def listen(self, inherited: MutableMapping[str, socket.socket] | None = None) -> list[Listener]:
@@ -102,12 +102,12 @@ class Capture:
                     continue
                 is_ingress = side == "leader"
                 listener = Listener(
-                    self._relays[side],
+                    self._sides[side],
                     address,
                     self._ingress_upstream if is_ingress else self._egress_upstream,
                     sources=self._sources if is_ingress else None,
                     tls=(self._ingress_tls if is_ingress else self._egress_tls)[0],
-                    stand_ins=None if is_ingress else stand_ins(*self._egress_tls, self._relays[side]),
+                    stand_ins=None if is_ingress else stand_ins(*self._egress_tls, self._sides[side]),
                     prepare=self._prepare if is_ingress else None,
                     name=f"capture {side} {version}",
                 )

@@ -28,7 +28,7 @@ listen = "127.0.0.1:0"
 @pytest.fixture
 async def sidecar() -> AsyncIterator[Sidecar]:
     sidecar = Sidecar(parse_config(FILE), "1")
-    capture = Capture(CaptureTable(port=9092), 1, sidecar._relays, sidecar.log, FakeFilter, Dropped())
+    capture = Capture(CaptureTable(port=9092), 1, sidecar._by_name, sidecar.log, FakeFilter, Dropped())
     sidecar.capture = sidecar.shown.capture = capture
     await sidecar.start()
     yield sidecar

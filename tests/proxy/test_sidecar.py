@@ -301,7 +301,7 @@ async def test_sidecar_throttle_changed_by_http_is_in_force_at_once(
     async with running(configured(broker)) as weir:
         leader = weir.sidecar.sides[0].throttle
         replanned = []
-        for relay in weir.sidecar._relays.values():
+        for relay in weir.sidecar._by_name.values():
             monkeypatch.setattr(type(relay.held), "wake_now", lambda held: replanned.append(leader.settings.rate))
         body = {LEADER_RATE: 7, "topics": {"orders": {LEADER_REPLICAS: "0:1,1:2"}}}
         assert (await weir.call("PUT", "/v1/throttle", body))[0] == 200
@@ -345,10 +345,10 @@ async def test_sidecar_reload_applies_what_it_can_and_names_the_rest(
         weir.sidecar.reload(changed)
         leader = weir.sidecar.sides[0].throttle
         assert (leader.settings.rate, leader.settings.policy, leader.settings.session_slots) == (6, "kip73", 3)
-        relay = weir.sidecar._relays["leader"]
+        relay = weir.sidecar._by_name["leader"]
         assert (relay.connect_seconds, relay.fetch_size_limit) == (1.5, 1000)
-        assert {relay.fetch_memory.limit for relay in weir.sidecar._relays.values()} == {DEFAULT_FETCH_MEMORY}
-        assert len({id(relay.fetch_memory) for relay in weir.sidecar._relays.values()}) == 1
+        assert {relay.fetch_memory.limit for relay in weir.sidecar._by_name.values()} == {DEFAULT_FETCH_MEMORY}
+        assert len({id(relay.fetch_memory) for relay in weir.sidecar._by_name.values()}) == 1
         assert weir.sidecar.config.cluster is None
         assert (await weir.call("GET", "/v1/throttle"))[1]["sources"] == {LEADER_RATE: "file"}
         assert events(caplog)[-2:] == [

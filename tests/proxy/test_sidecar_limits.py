@@ -96,7 +96,7 @@ async def test_limits_begin_and_end_at_run_time_for_open_links() -> None:
         consumer, base = await Consumer.of(sidecar), f"http://{sidecar.admin_address}/v1/limits"
         for _ in range(5):
             await consumer.fetch()
-        assert sidecar._relays["leader"].new_gate is None
+        assert sidecar._by_name["leader"].new_gate is None
         assert list(sidecar.limits.clients) == []
         async with aiohttp.ClientSession() as session:
             body = {"client": [{"client_id": SINK, "record.rate.limit": 1}]}

@@ -68,11 +68,10 @@ async def test_resolver_asks_one_question_for_several_misses_at_once(
     naming_broker: MetadataBroker, watched: Watched
 ) -> None:
     async with watched.running():
-        await until(lambda: len(naming_broker.asked) == 1)
-        watched.told_again.clear()
+        await until(lambda: watched.changes == 1)
         watched.names.name_of(PAYMENTS)
         watched.names.name_of(ORDERS_AGAIN)
-        await until(watched.told_again.is_set)
+        await until(lambda: watched.changes == 2)
         assert naming_broker.asked[1:] == [Question([], [PAYMENTS, ORDERS_AGAIN], may_create=False, version=12)]
         assert watched.names.name_of(PAYMENTS) == b"payments"
 
