@@ -48,7 +48,7 @@ class KafkaChannel:
 
     async def ask(self, question: Callable[[int], bytes]) -> Response:
         """Send the request that `question` makes for a correlation id. Returns the response."""
-        sent = _Request(question)
+        sent = _Request(lambda correlation_id, _: question(correlation_id))
         frame = await _answered(lambda: self._connection.send(sent))
         self.moved += sent.size + SIZE.size + len(frame)
         if len(frame) > MAX_ANSWER_BYTES:
@@ -60,10 +60,23 @@ class KafkaChannel:
 
         Raises IncompatibleBrokerVersion or NotImplementedError where broker and aiokafka have no version in common.
         """
-        counted = _Counted(request)
-        response = await _answered(lambda: self._connection.send(counted))
-        self.moved += counted.size
-        return response
+        prepared: Any = None
+
+        def made(correlation_id: int, versions: Mapping[int, tuple[int, int]]) -> bytes:
+            nonlocal prepared
+            prepared = request.prepare(versions)
+            header = prepared.build_request_header(correlation_id=correlation_id, client_id=CLIENT_ID.decode())
+            encoded: bytes = header.encode() + prepared.encode()
+            return SIZE.pack(len(encoded)) + encoded
+
+        async def decoded() -> Any:
+            answer = BytesIO(await self._connection.send(sent))
+            self.moved += sent.size + SIZE.size + len(answer.getbuffer())
+            prepared.parse_response_header(answer)
+            return prepared.RESPONSE_TYPE.decode(answer)
+
+        sent = _Request(made)
+        return await _answered(decoded)
 
 
 async def _connected(address: Address, options: Mapping[str, Any]) -> Any:
@@ -114,24 +127,26 @@ class _Header(NamedTuple):
 
 
 class _Request:
-    """A request of weir's own, in the shape that aiokafka's connection takes.
+    """A request that `make` encodes, for a correlation id and the broker's versions, as aiokafka's connection takes it.
 
     It keeps aiokafka from decoding the response.
 
     Decoding 20,000 partitions in one go would take more than 100 ms, and every connection of this sidecar would wait.
     """
 
-    def __init__(self, question: Callable[[int], bytes]) -> None:
+    def __init__(self, make: Callable[[int, Mapping[int, tuple[int, int]]], bytes]) -> None:
         self.size = 0
         self.correlation_id = 0
         self.RESPONSE_TYPE = self
-        self._question = question
+        self._make = make
+        self._versions: Mapping[int, tuple[int, int]] = {}
 
-    def prepare(self, versions: object) -> _Request:
+    def prepare(self, versions: Mapping[int, tuple[int, int]]) -> _Request:
+        self._versions = versions
         return self
 
     def build_request_header(self, correlation_id: int, client_id: str) -> _Encoded:
-        request = self._question(correlation_id)
+        request = self._make(correlation_id, self._versions)
         self.size, self.correlation_id = len(request), correlation_id
         return _Encoded(request[SIZE.size :])
 
@@ -143,30 +158,3 @@ class _Request:
 
     def decode(self, answer: BytesIO) -> bytes:
         return answer.getvalue()
-
-
-class _Counted:
-    """A request of aiokafka's own; counts its bytes and those of its response in `size`."""
-
-    def __init__(self, request: Any) -> None:
-        self.size = 0
-        self._request = request
-
-    def prepare(self, versions: dict[int, tuple[int, int]]) -> _Counted:
-        self._request = self._request.prepare(versions)
-        self.RESPONSE_TYPE = self._request.RESPONSE_TYPE
-        return self
-
-    def build_request_header(self, correlation_id: int, client_id: str) -> _Encoded:
-        encoded: bytes = self._request.build_request_header(correlation_id, client_id).encode()
-        self.size += SIZE.size + len(encoded)
-        return _Encoded(encoded)
-
-    def encode(self) -> bytes:
-        encoded: bytes = self._request.encode()
-        self.size += len(encoded)
-        return encoded
-
-    def parse_response_header(self, answer: BytesIO) -> Any:
-        self.size += SIZE.size + len(answer.getbuffer())
-        return self._request.parse_response_header(answer)
