@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Any, Final
 
@@ -63,7 +63,7 @@ class UpstreamProbe:
                 found = await asyncio.gather(*map(self._failure, self._addresses))
                 self._failures = dict(zip(self._addresses, found, strict=True))
                 self._probed_at = self._clock()
-            return [failure for failure in self._failures.values() if failure is not None]
+            return self.last_failures or []
 
     @property
     def last_failures(self) -> list[str] | None:
@@ -78,47 +78,26 @@ class UpstreamProbe:
 
     async def _failure(self, address: Address) -> str | None:
         begin = self._clock()
-        failure = await self._asked(address)
+        failure = await _failure_of(address, self._answers(address))
         result = "ok" if failure is None else "failed"
         self._stats.count(_WHAT, result, self._clock() - begin, self._moved.pop(address, 0))
         return failure
 
-    async def _asked(self, address: Address) -> str | None:
-        try:
-            async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
-                if await self._answers(address):
-                    return None
-        except TimeoutError:
-            return f"upstream {address} did not answer within {PROBE_TIMEOUT_SECONDS:g} s"
-        except OSError as error:
-            return f"upstream {address} cannot be reached: {os_error_reason(error)}"
-        return f"upstream {address} closes connections without an answer"
-
     async def _answers(self, address: Address) -> bool:
         if address in self.tls:
             return await self._answers_api_versions(address)
-        if address not in self._speaks_tls:
-            if await self._answers_api_versions(address):
-                return True
-            # a TLS listener closes the connection on plaintext
-            if not await answers_tls(address):
-                return False
-            self._speaks_tls.add(address)
+        if address not in self._speaks_tls and await self._answers_api_versions(address):
             return True
-        if await answers_tls(address):
-            return True
-        self._speaks_tls.discard(address)
-        return False
+        # a TLS listener closes the connection on plaintext
+        speaks_tls = await answers_tls(address)
+        (self._speaks_tls.add if speaks_tls else self._speaks_tls.discard)(address)
+        return speaks_tls
 
     async def _answers_api_versions(self, address: Address) -> bool:
-        secured = self.tls.get(address)
-        if secured is None:
-            reader, writer = await asyncio.open_connection(address.host, address.port)
-        else:
-            name = secured.server_name or address.host
-            reader, writer = await asyncio.open_connection(
-                address.host, address.port, ssl=secured.keys.keys.context, server_hostname=name
-            )
+        tls: dict[str, Any] = {}
+        if (secured := self.tls.get(address)) is not None:
+            tls = {"ssl": secured.keys.keys.context, "server_hostname": secured.server_name or address.host}
+        reader, writer = await asyncio.open_connection(address.host, address.port, **tls)
         try:
             writer.write(_API_VERSIONS)
             with contextlib.suppress(ConnectionError):
@@ -128,6 +107,17 @@ class UpstreamProbe:
             return False
         finally:
             writer.transport.abort()
+
+
+async def _failure_of(upstream: object, answers: Awaitable[bool]) -> str | None:
+    """Await whether an upstream answers. Returns why it does not, in a sentence; None where it does."""
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
+            return None if await answers else f"upstream {upstream} closes connections without an answer"
+    except TimeoutError:
+        return f"upstream {upstream} did not answer within {PROBE_TIMEOUT_SECONDS:g} s"
+    except OSError as error:
+        return f"upstream {upstream} cannot be reached: {os_error_reason(error)}"
 
 
 LOOK_SECONDS: Final = 10.0
@@ -212,15 +202,11 @@ class UpstreamWatch:
             await self.probe.failures()
             self._note(upstream, self.probe.failure_of(upstream.address))
             return
-        try:
-            async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
-                (await connect(upstream.address, upstream.mark)).close()
-        except TimeoutError:
-            self._note(upstream, f"upstream {upstream} did not answer within {PROBE_TIMEOUT_SECONDS:g} s")
-        except OSError as error:
-            self._note(upstream, f"upstream {upstream} cannot be reached: {os_error_reason(error)}")
-        else:
-            self._note(upstream, None)
+        self._note(upstream, await _failure_of(upstream, self._connects(upstream)))
+
+    async def _connects(self, upstream: Upstream) -> bool:
+        (await connect(upstream.address, upstream.mark)).close()
+        return True
 
     def _note(self, upstream: Upstream, failure: str | None) -> None:
         before = self._failures.get(upstream.address)
