@@ -14,7 +14,6 @@ from weir.proxy.admin.access import Access
 from weir.proxy.admin.fleet import Fleet
 from weir.proxy.admin.http import AdminServer
 from weir.proxy.admin.metrics import ProcessStats
-from weir.proxy.bounds import Bounds
 from weir.proxy.capture.capture import Capture
 from weir.proxy.capture.requirements import CaptureError
 from weir.proxy.cluster.poll_stats import PollStats
@@ -34,7 +33,7 @@ from weir.proxy.limits.gate import LinkGate
 from weir.proxy.limits.layers import LimitLayers
 from weir.proxy.limits.shares import LimitShares
 from weir.proxy.limits.stage import LimitStage
-from weir.proxy.listeners import ListenError, named, new_listeners, route_status
+from weir.proxy.listeners import Bounds, ListenError, named, new_listeners, route_status
 from weir.proxy.log import EventLog, configure_logging, innermost_frame
 from weir.proxy.relay.admission import DESCRIPTORS_EACH, DESCRIPTORS_EACH_WITH_WORKERS
 from weir.proxy.relay.listener import Listener

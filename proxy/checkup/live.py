@@ -15,8 +15,7 @@ from weir.proxy.checkup.listening import Running, listening_findings
 from weir.proxy.checkup.look import Seen, look
 from weir.proxy.checkup.routes import World, resolver, route_findings
 from weir.proxy.config.address import Address
-from weir.proxy.config.cluster_access import connection_options
-from weir.proxy.config.keys import RouteKeys
+from weir.proxy.config.keys import RouteKeys, connection_options
 from weir.proxy.config.route_checks import addresses_of
 from weir.proxy.config.tables import Config
 from weir.proxy.log import os_error_reason

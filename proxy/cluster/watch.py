@@ -12,7 +12,7 @@ from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.topics import MinIsr, TopicIdPoll, TopicPoll
 from weir.proxy.cluster.view import Takers, Wants
 from weir.proxy.config.address import Address
-from weir.proxy.config.cluster_access import connection_options
+from weir.proxy.config.keys import connection_options
 from weir.proxy.config.tables import Config
 from weir.proxy.log import EventLog
 from weir.quota.removed_replicas import RemovedReplicas

@@ -1,4 +1,4 @@
-"""What TLS each route and the admin HTTP use, with its keys loaded."""
+"""What TLS each route and the admin HTTP use, with its keys loaded, and how a sidecar connects to Kafka itself."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
+from weir.access.client_properties import PropertiesError, read_properties
+from weir.access.tls_contexts import properties_context
 from weir.proxy.config.address import Address
 from weir.proxy.config.reader import ConfigError, join
-from weir.proxy.config.tables import CaptureTable, Config, Egress, Ingress
+from weir.proxy.config.tables import CaptureTable, Cluster, Config, Egress, Ingress, KafkaExport
 from weir.proxy.config.tls import (
     AdminTlsTable,
     ClientTlsTable,
@@ -174,3 +177,25 @@ def _load_sidecar_keys(files: KeyFiles, names: tuple[str, ...]) -> Keys:
     keys = load_client_keys(files, checks_name=False)
     keys.context.sslobject_class = SidecarsAlone
     return keys
+
+
+def connection_options(table: Cluster | KafkaExport, *, strict: bool) -> dict[str, Any]:
+    """Return options of aiokafka's connections; ConfigError says what cannot be used. It reads files.
+
+    `strict` is that of `[tls]`.
+    """
+    if table.properties is None:
+        return {}
+    try:
+        options = read_properties(Path(table.properties)).options
+        protocol = options.get("security_protocol", "PLAINTEXT")
+        if options.get("sasl_mechanism") == "GSSAPI":
+            raise PropertiesError("sasl.mechanism", "is GSSAPI (Kafka's default), which a sidecar cannot use")
+        found = {"security_protocol": protocol}
+        found |= {name: value for name, value in options.items() if name.startswith(("sasl_mechanism", "sasl_plain"))}
+        if protocol.endswith("SSL"):
+            found["ssl_context"] = properties_context(options, strict=strict)
+        return found
+    except PropertiesError as error:
+        name = "cluster" if isinstance(table, Cluster) else "export.kafka"
+        raise ConfigError(f"{name}.properties", str(error)) from error

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from weir.proxy.config.address import Address
 from weir.proxy.config.client_limits import check_client_limits
-from weir.proxy.config.cluster_access import connection_options
-from weir.proxy.config.keys import AdminKeys, RouteKeys
+from weir.proxy.config.keys import AdminKeys, RouteKeys, connection_options
 from weir.proxy.config.reader import ConfigError, read_table, shown
 from weir.proxy.config.route_checks import check_capture, check_routes
 from weir.proxy.config.tables import Admin, CaptureTable, Cluster, Config, Export, Ingress

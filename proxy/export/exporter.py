@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 from weir.limits.clients import Client
-from weir.proxy.config.cluster_access import connection_options
+from weir.proxy.config.keys import connection_options
 from weir.proxy.config.tables import Export
 from weir.proxy.export.sample import ExportStats, Sample, SampleSink
 from weir.proxy.log import EventLog, innermost_frame

@@ -20,7 +20,7 @@ from weir.proxy.cluster import kafka_throttle
 from weir.proxy.cluster.kafka_channel import KafkaChannel
 from weir.proxy.cluster.metadata import describe, every_topic
 from weir.proxy.config.address import Address
-from weir.proxy.config.cluster_access import connection_options
+from weir.proxy.config.keys import connection_options
 from weir.proxy.config.tables import Cluster as ClusterTable
 from weir.proxy.config.tables import KafkaExport
 from weir.proxy.export.kafka import KafkaSink

@@ -11,8 +11,8 @@ import pytest
 from tests.fakes.links import FakeLink
 from tests.fakes.relaying import Peer, Relaying, logged, relaying, round_trip
 from tests.protocol.wire import request
-from weir.proxy.bounds import Bounds
 from weir.proxy.config.tables import Limits
+from weir.proxy.listeners import Bounds
 from weir.proxy.relay.admission import Admission, FirstRequests, connections_with, descriptors_for
 
 ON_BOTH_LOOPS = True

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.proxy.config.cluster_access import connection_options
+from weir.proxy.config.keys import connection_options
 from weir.proxy.config.load import parse_config
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.tables import Cluster
