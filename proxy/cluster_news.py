@@ -105,7 +105,7 @@ class BrokerAddresses:
             self._resolving = asyncio.create_task(self._resolve(brokers))
 
     async def close(self) -> None:
-        """Stop resolving."""
+        """Cancel the resolution that is under way."""
         if self._resolving is not None:
             self._resolving.cancel()
             with contextlib.suppress(asyncio.CancelledError):

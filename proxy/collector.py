@@ -53,7 +53,7 @@ class Collector:
         self._wait()
 
     def stop(self) -> None:
-        """Leave it to Python again."""
+        """Let Python decide again when it looks at objects."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -81,7 +81,7 @@ class LoopLoad:
         self.tick()
 
     def close(self) -> None:
-        """Measure no more."""
+        """Stop the timer: the shares stay as they are."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -85,7 +85,7 @@ class Expiry:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, seconds), self._expire)
 
     def close(self) -> None:
-        """Await nothing any more."""
+        """Await no lease's end any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -117,7 +117,7 @@ class Heir:
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """The new process's id."""
         return self._process.pid
 
     async def is_ready(self) -> bool:
@@ -129,13 +129,13 @@ class Heir:
         return await self._is_told("serves", _SERVES_SECONDS)
 
     def tell(self, message: _Given, *descriptors: int) -> None:
-        """Give it something."""
+        """Give it a message, and descriptors that it then has, too."""
         self._has_begun = self._has_begun or isinstance(message, Reached)
         if self._channel.is_open:
             self._channel.give(message, descriptors)
 
     def take(self, listener: Listener, link: Link, before: HandedOver) -> None:
-        """Give it a link."""
+        """Give it a link on which nothing is in flight."""
         host, upstream, peer = link.client_host, link.upstream_name, link.connection.fetches.peer
         self.tell(
             Carries(listener=listener.name, host=host, upstream=upstream, peer=peer, before=before), *link.descriptors
@@ -210,7 +210,7 @@ class Predecessor:
             self._channel.send(Reached("serves"))
 
     def close(self) -> None:
-        """Take nothing any more."""
+        """Close the way to the old process."""
         self._channel.close()
 
     def _received(self, message: _Given, descriptors: list[int]) -> None:

@@ -141,7 +141,7 @@ class UpstreamWatch:
     _running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to look at the upstreams, in a task of its own."""
         self._running = asyncio.create_task(self._run())
 
     def close(self) -> None:

@@ -46,7 +46,7 @@ class Watchdog:
         self._tick()
 
     def stopping(self) -> None:
-        """Say that it drains."""
+        """Tell the supervisor that the sidecar drains, and ends soon."""
         self._notify("STOPPING=1")
 
     def handed_over(self, pid: int) -> None:
@@ -54,7 +54,7 @@ class Watchdog:
         self._notify(f"MAINPID={pid}")
 
     def close(self) -> None:
-        """Leave the process to itself."""
+        """Tell nobody any more, and disarm the kernel's timer."""
         if self._next is not None:
             self._next.cancel()
         if self._timer is not None:

@@ -69,7 +69,7 @@ class SideHistory:
         self._behind_at = start  # when something was last seen behind
 
     def take(self, now: float) -> None:
-        """Add a sample."""
+        """Add a sample of the side's totals at `now` (clock seconds)."""
         throttled = other = 0
         for (_, is_throttled), size in self._source.throttle.stats.replication_bytes.items():
             if is_throttled:

@@ -126,7 +126,7 @@ class AdminServer:
         return bound
 
     async def prepare(self) -> None:
-        """Do what needs no address."""
+        """Set up what needs no address, ahead of `start`."""
         if self._runner.server is None:
             await self._runner.setup()
 

@@ -77,7 +77,7 @@ class LimitHistory:
         self._samples: deque[_Sample] = deque(maxlen=most_samples)
 
     def take(self, now: float) -> None:
-        """Add a sample."""
+        """Add a sample of the limits that bind most, at `now` (clock seconds)."""
         waited: dict[GroupKey, float] = {}
         records: dict[GroupKey, int] = {}
         for client in self._clients:

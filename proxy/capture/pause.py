@@ -30,7 +30,7 @@ class Pause:
         self._set(read_lease(asked, self._clock()))
 
     def end(self) -> None:
-        """Capture again."""
+        """Capture again, whatever is left of the lease."""
         self._set(None)
 
     def close(self) -> None:

@@ -114,7 +114,7 @@ class Tracking:
         return self.needed_by
 
     def close(self) -> None:
-        """Look no more."""
+        """Close the packet filter, and hear of no more rules."""
         self._filter.close()
         if self._events is not None:
             asyncio.get_running_loop().remove_reader(self._events.socket)
@@ -155,7 +155,7 @@ class RuleEvents:
             found |= any(kind in (_NEW_TABLE, _NEW_CHAIN, _NEW_RULE) for kind in _kinds(told))
 
     def close(self) -> None:
-        """Listen no more."""
+        """Close the socket: no more rules are told of."""
         with contextlib.suppress(OSError):
             self.socket.close()
 

@@ -105,7 +105,7 @@ class ClusterClient:
             self.stats.known(poll.what)
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Begin to ask, in a task of its own."""
         self._running = asyncio.create_task(self.run())
 
     def wake(self) -> None:

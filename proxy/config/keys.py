@@ -39,7 +39,7 @@ class RouteKeys:
 
     def __init__(self, config: Config) -> None:
         self.all_keys: list[LiveKeys] = []
-        """Each once, to be watched."""
+        """The keys of all routes, each once: a KeyWatch looks at their files."""
         self._sidecar: tuple[TlsServer, TlsClient] | None = None
         self._strict = config.strict_tls
         table = config.sidecar_tls
@@ -137,7 +137,7 @@ class AdminKeys:
         except KeysError as error:
             raise ConfigError(join(_FIELD, error.field), error.reason) from error
         self.all_keys = (self._server, self._client)
-        """To be watched."""
+        """Those of both ends, for a KeyWatch."""
 
     def server_context(self) -> ssl.SSLContext:
         """Return what to listen with. A handshake that begins after the keys have changed uses the new ones."""

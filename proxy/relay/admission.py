@@ -74,13 +74,13 @@ class Admission:
         return self.most - self.most // BROKERS_PART if self._brokers else self.most
 
     def enter(self, host: str) -> None:
-        """Count one more."""
+        """Count one connection from `host` more."""
         self.total += 1
         self._from[host] += 1
         self._others += not self._is_broker(host)
 
     def leave(self, host: str) -> None:
-        """Count one less."""
+        """Count one connection from `host` less, as it has ended."""
         self.total -= 1
         self._from[host] -= 1
         self._others -= not self._is_broker(host)

@@ -81,7 +81,7 @@ class Connection:
     asked: bool | None = None
     """Whether bytes of a quota may come with the next answer. None: nothing was asked since the caller has looked."""
     news: list[Undecoded | BecameOpaque] = field(default_factory=list)
-    """What is to be reported."""
+    """What passes undecoded, for the counters and the log. Whoever reports it takes it out."""
 
     # What it keeps
     whole_bytes: int = 0
@@ -226,7 +226,7 @@ class Connection:
     # The end
 
     def drain(self) -> None:
-        """Take no further request."""
+        """Take no further request; those that were taken have their answers."""
         self.phase = "draining"
 
     def held_bytes(self) -> bytes:

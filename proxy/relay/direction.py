@@ -100,7 +100,7 @@ class Direction:
         self.pump.resume(UNTAKEN)
 
     def close(self) -> None:
-        """End with the link."""
+        """Stop reading, and throw away what waits, as the link is closed."""
         self.rest = memoryview(b"")
         self.pump.close()
 

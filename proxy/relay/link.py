@@ -274,7 +274,7 @@ class Link:
         self.close()
 
     def evict(self, why: Why) -> None:
-        """Report why, and close."""
+        """Report why the link has to go, and close it."""
         self._side.evicted(why, self.client_host, sum(self._kept[:2]))
         self.close()
 

@@ -81,4 +81,4 @@ class OpenLink(Protocol):
         """Decide about the held request again."""
 
     def evict(self, why: Why) -> None:
-        """Report why, and close."""
+        """Report why the link has to go, and close it."""

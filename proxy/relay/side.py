@@ -207,7 +207,7 @@ class HeldFetches:
         self.stats.held = len(self._links)
 
     def remove(self, link: OpenLink) -> None:
-        """Take a link out if it is in."""
+        """Take a link out, if it is in, as its fetch has gone or the link is closed."""
         self._holders.pop(self._links.pop(link, None), None)
         self._due.pop(link, None)
         self.stats.held = len(self._links)

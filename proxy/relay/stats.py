@@ -110,7 +110,7 @@ class RelayStats:
         return Counter(link.opaque_reason for link in self.links if link.opaque_reason is not None)
 
     def closed(self, link: OpenLink) -> None:
-        """Note that a link is closed."""
+        """Take out a link that is closed, and add what it relayed to the totals."""
         self.links.discard(link)
         self.relayed_before = _sum(self.relayed_before, link.relayed)
         self._gone = _sum(self._gone, self._seen.pop(link, Relayed()))

@@ -29,7 +29,7 @@ from weir.proxy.slices import wait_at_most
 from weir.quota.shares.share import Absence, Allotment, Share, Terms, Word, pace_of
 
 MOST_BYTES = 1 << 20
-"""Of a request or an answer."""
+"""The most bytes of a request or an answer."""
 
 _Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Name = Annotated[str, Meta(max_length=300)]
@@ -130,7 +130,7 @@ class Exchange:
         self._changed.set()
 
     async def close(self) -> None:
-        """Ask nobody any more."""
+        """Cancel the requests that are under way, and ask nobody any more."""
         tasks = [task for task in (self._running, self.looking, *self.under_way.values()) if task is not None]
         self._running = None
         for task in tasks:

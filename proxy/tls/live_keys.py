@@ -82,7 +82,7 @@ class KeyWatch:
         return {name: at - self.now() for name, at in expiries.items() if at is not None}
 
     async def check(self) -> None:
-        """Load again what has changed."""
+        """Load the keys again whose files have changed, and say so."""
         has_changed = False
         for keys in self.all_keys:
             try:

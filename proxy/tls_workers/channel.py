@@ -60,7 +60,7 @@ class ProcessChannel(Generic[Message]):
         self._flush()
 
     def read(self) -> None:
-        """Take what has come."""
+        """Take the messages that have come, _IN_A_ROW of them at most."""
         for _ in range(_IN_A_ROW):
             if not self.is_open:
                 return

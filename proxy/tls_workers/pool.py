@@ -121,7 +121,7 @@ class TlsWorkers:
 
 @dataclass(eq=False)
 class _Worker:
-    """One of them."""
+    """One worker process, as its sidecar sees it."""
 
     number: int
     _tell: Callable[[str, int, str], None]
@@ -137,7 +137,7 @@ class _Worker:
     _pause: float = FIRST_PAUSE_SECONDS
 
     def start(self) -> None:
-        """Start the process."""
+        """Start the process, in place of one that has ended."""
         self._reap()
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.counts = SharedCounts()
@@ -216,7 +216,7 @@ class _Worker:
             return 0.0
 
     async def close(self) -> None:
-        """Let it end."""
+        """Let the process deliver what it has, and wait until it has ended."""
         self.is_ready = False
         if self._channel is not None:
             self._channel.close()

@@ -141,7 +141,7 @@ class CountingTls(TlsTransport):
         counts.take(link, 0)
 
     def send(self, data: Buffer, /) -> int:
-        """Send, and count."""
+        """Send, and tell the sidecar how many bytes TLS has taken so far."""
         sent = super().send(data)
         self._taken += sent
         self._counts.take(self._link, self._taken)
@@ -161,7 +161,7 @@ class WorkerLink:
         self._is_open = True
 
     def start(self) -> None:
-        """Begin to pump."""
+        """Pump both ways from now on."""
         for way in self._ways:
             way.pump.resume(STOPPED)
 
@@ -184,7 +184,7 @@ class WorkerLink:
         self.close()
 
     def close(self) -> None:
-        """Let go of both ends."""
+        """Close both ends, and tell the sidecar that the link's number is free."""
         if not self._is_open:
             return
         self._is_open = False
@@ -218,12 +218,12 @@ class Way:
         self.pump = Pump(self, asyncio.get_running_loop(), worker.pool, source, target, worker.turns, [])
 
     def received(self, view: memoryview) -> None:
-        """Send on."""
+        """Send what was read to the other end."""
         self.pump.large_reads = len(view) >= SMALL_BUFFER_SIZE
         self.pump.unsent.append(view)
 
     def unblocked(self) -> None:
-        """Nothing waited."""
+        """Do nothing: all that is read is sent as it is."""
 
     def ended(self) -> None:
         """One end has sent its last byte."""
@@ -231,7 +231,7 @@ class Way:
         self._link.way_ended()
 
     def failed(self, error: Exception) -> None:
-        """One end is broken."""
+        """Close the link, as one of its ends is broken."""
         self._link.failed(error)
 
 
