@@ -46,14 +46,11 @@ class ThrottleFailed(OSError):
     """The throttle failed, which is reported: its connection is closed."""
 
 
-class JudgedAnew(OSError):
-    """A client is taken for somebody else while answers to its fetches are due: its connection is closed."""
+class ConnectionEnds(OSError):
+    """A connection is closed on purpose, which nobody has to be told.
 
-
-class SessionEnds(OSError):
-    """A fetch may be held no longer, as its client's SASL session ends, and cannot be answered either.
-
-    Its connection is closed. A broker would close it, too, if it got the fetch after the end.
+    Its client is taken for somebody else while answers to its fetches are due. Or a fetch may be held no longer, as its
+    client's SASL session ends, and cannot be answered: a broker, too, would close it after the end.
     """
 
 
@@ -191,7 +188,7 @@ class ReplicaFetches:
             outcome = yield from _outcome(event, request, decision)
         except TooManyPartitions as error:
             return self._pass_from_now_on("too_many_partitions", error)
-        except (ProtocolError, SessionEnds, JudgedAnew):
+        except (ProtocolError, ConnectionEnds):
             raise  # closing the connection gives back what it had reserved
         except Exception as error:
             raise self._failed(error) from error
@@ -205,7 +202,7 @@ class ReplicaFetches:
         side = self.side
         is_other = self._sender != self._known_as
         if self.throttle is not None and is_other and self.in_flight:
-            raise JudgedAnew
+            raise ConnectionEnds
         is_over = -math.inf < self._spared_until <= side.clock() or is_other
         if is_over and not self.in_flight and held_since is None:
             self.close()  # with the next one its follower begins a new session
@@ -233,7 +230,7 @@ class ReplicaFetches:
             held_since = self.side.clock()
             self.side.stats.fetches_held += 1
         elif self.side.clock() >= self.session_end:
-            raise SessionEnds
+            raise ConnectionEnds
         return outcomes.Hold(
             min(decision.until, self.session_end), partial(self._decide, event, request, held_since), self.throttle
         )

@@ -177,7 +177,7 @@ class HeldFetches:
     turns: TurnBudget = field(default_factory=TurnBudget)
     next_in_line: Callable[[], Sequence[Any] | None] = lambda: None
     clock: Callable[[], float] = time.monotonic
-    _links: dict[OpenLink, Any] = field(default_factory=dict)
+    _links: dict[OpenLink, Any] = field(default_factory=dict)  # those that wait for budget, with their `_holders` names
     _holders: dict[Any, OpenLink] = field(default_factory=dict)  # by the name that `next_in_line` has for each
     _due: dict[OpenLink, None] = field(default_factory=dict)
     _timers: dict[OpenLink, asyncio.TimerHandle] = field(default_factory=dict)
@@ -188,29 +188,22 @@ class HeldFetches:
         return len(self._links)
 
     def wait(self, link: OpenLink, hold: Hold | None) -> None:
-        """Have a link's request planned again as `hold` says. It replaces earlier ones; None: the request is gone."""
+        """Have a link's request planned again as `hold` says. It replaces earlier ones; None: the request is gone.
+
+        One that waits for budget is put at the end of those that do. One that is in keeps its place.
+        """
         if (timer := self._timers.pop(link, None)) is not None:
             timer.cancel()
         if hold is None:
-            self.remove(link)
-            return
-        if hold.waits_for_budget is not None:
-            self.add(link, hold.waits_for_budget)
-        if math.isfinite(hold.until):
+            self._holders.pop(self._links.pop(link, None), None)
+            self._due.pop(link, None)
+        elif (throttle := hold.waits_for_budget) is not None:
+            self._links[link] = throttle
+            self._holders[throttle] = link
+        self.stats.held = len(self._links)
+        if hold is not None and math.isfinite(hold.until):
             delay = max(hold.until - self.clock(), _SHORTEST_HOLD_SECONDS)
             self._timers[link] = asyncio.get_running_loop().call_later(delay, self.wake, (link,))
-
-    def add(self, link: OpenLink, throttle: Any = None) -> None:
-        """Put a link at the end; one that is in keeps its place. `throttle` is the link's part of the throttle."""
-        self._links[link] = throttle
-        self._holders[throttle] = link
-        self.stats.held = len(self._links)
-
-    def remove(self, link: OpenLink) -> None:
-        """Take a link out, if it is in, as its fetch has gone or the link is closed."""
-        self._holders.pop(self._links.pop(link, None), None)
-        self._due.pop(link, None)
-        self.stats.held = len(self._links)
 
     def wake_soon(self) -> None:
         """Have those planned that are next in line, as budget flowed back. Many calls in one moment are one wake.

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
-from weir.proxy.relay.open_link import Relayed, Sender, Why
+from weir.protocol.steps import Steps
+from weir.proxy.relay.open_link import OpenLink, Relayed, Sender, Why
+from weir.proxy.relay.outcomes import Hold, Outcome
+from weir.proxy.relay.side import HeldFetches
 
 
 @dataclass(eq=False)
@@ -43,3 +47,13 @@ class FakeLink:
     def evict(self, why: Why) -> None:
         """Remember why."""
         self.why = why
+
+
+def waits_for_budget(held: HeldFetches, link: OpenLink, name: object | None = None) -> None:
+    """Have a link wait for budget alone, by this name in the throttle's line."""
+
+    def again() -> Steps[Outcome]:
+        raise AssertionError("a made-up request is decided about")
+        yield
+
+    held.wait(link, Hold(inf, again, object() if name is None else name))

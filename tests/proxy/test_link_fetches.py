@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from tests.fakes.links import FakeLink
+from tests.fakes.links import FakeLink, waits_for_budget
 from tests.fakes.relaying import Scripted, ScriptedThrottle, relaying
 from tests.protocol.wire import fetch, fetch_response, request, response
 from weir.protocol.errors import MalformedFrame
@@ -428,7 +428,7 @@ async def test_many_wakes_in_a_moment_are_one_and_the_next_is_later() -> None:
     """Each plans every held fetch again: with hundreds of links that may not happen for every response."""
     held, carrier = HeldFetches(RelayStats("leader")), Carrier()
     held.wake_soon()
-    held.add(carrier)
+    waits_for_budget(held, carrier)
     for _ in range(3):
         held.wake_soon()
     await asyncio.sleep(0)
@@ -451,10 +451,10 @@ async def test_budget_that_flows_back_wakes_one_in_line_after_another() -> None:
     held = HeldFetches(RelayStats("leader"), next_in_line=lambda: [*line[:1], "not held"])
     carriers = [Carrier() for _ in range(3)]
     for carrier, throttle in zip(carriers, "abc", strict=True):
-        held.add(carrier, throttle)
+        waits_for_budget(held, carrier, throttle)
 
     def go() -> None:
-        held.remove(carriers[1])
+        held.wait(carriers[1], None)
         line.remove("b")
 
     carriers[1].replan = go  # type: ignore[method-assign]
@@ -466,7 +466,7 @@ async def test_budget_that_flows_back_wakes_one_in_line_after_another() -> None:
 async def test_link_that_waits_for_no_budget_wakes_nobody() -> None:
     """A request held for a client's limit is looked at five times a second: that frees nothing for replicas."""
     held, waits, looked_at = HeldFetches(RelayStats("leader")), Carrier(), Carrier()
-    held.add(waits)
+    waits_for_budget(held, waits)
     held.wake([looked_at])
     await asyncio.sleep(0.03)
     assert (looked_at.told, waits.told) == (["replan"], [])
@@ -527,7 +527,7 @@ async def test_answer_wakes_the_fetch_behind_though_others_are_next() -> None:
     own, other, stranger = Carrier(), Carrier(), Carrier()
     held = HeldFetches(RelayStats("leader"), next_in_line=lambda: ["other"])
     for carrier, name in ((stranger, "stranger"), (own, "own"), (other, "other")):
-        held.add(carrier, name)
+        waits_for_budget(held, carrier, name)
     held.answered("own")
     await asyncio.sleep(0.02)
     assert (len(own.told), len(stranger.told)) == (1, 0)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from tests.fakes.clock import MovedClock
-from tests.fakes.links import FakeLink
+from tests.fakes.links import FakeLink, waits_for_budget
 from weir.proxy.relay.side import HeldFetches
 from weir.proxy.relay.stats import RelayStats
 from weir.proxy.relay.turn_budget import TurnBudget
@@ -104,10 +104,10 @@ async def test_a_thousand_held_fetches_are_planned_a_few_in_each_turn() -> None:
     held = HeldFetches(RelayStats("leader"), TurnBudget(0.00025, clock=clock))
     links = [Holder(name, clock, planned) for name in range(1000)]
     for link in links:
-        held.add(link)
+        waits_for_budget(held, link)
     held.wake_now()
     assert planned == [0, 1, 2]
-    held.remove(links[3])
+    held.wait(links[3], None)
     held.wake_now()  # who is due already keeps its place, and who was planned comes behind
     assert planned == [0, 1, 2, 4, 5, 6]
     for _ in range(400):
@@ -120,7 +120,7 @@ async def test_links_due_at_once_are_planned_a_few_in_each_turn() -> None:
     held = HeldFetches(RelayStats("leader"), TurnBudget(0.00025, clock=clock))
     links = [Holder(name, clock, planned) for name in range(10)]
     for link in links:
-        held.add(link)
+        waits_for_budget(held, link)
         held.wake([link])
     assert planned == []
     await asyncio.sleep(0)
