@@ -200,13 +200,12 @@ class ClusterClient:
 
     def learn_brokers(self, answer: Described) -> None:
         """Put the brokers of an answer into the view, if it lists any: a broker that starts may know none."""
+        cluster_id = answer.cluster_id or self.view.cluster_id
+        view = replace(self.view, controller=answer.controller, cluster_id=cluster_id)
         if answer.brokers:
             racks = {broker_id: broker.rack for broker_id, broker in answer.brokers.items()}
-            racks_of = self.view.racks if racks == self.view.racks else racks
-            self.publish(replace(self.view, brokers=answer.brokers, racks=racks_of))
-        self.publish(
-            replace(self.view, controller=answer.controller, cluster_id=answer.cluster_id or self.view.cluster_id)
-        )
+            view = replace(view, brokers=answer.brokers, racks=view.racks if racks == view.racks else racks)
+        self.publish(view)
 
     def publish(self, view: ClusterView) -> None:
         """Keep a new view, and pass on what has changed. A taker that failed is told again the next time."""

@@ -36,9 +36,6 @@ TOPICS_SECONDS: Final = 10.0
 """How often all topics' names are asked for."""
 LISTS_PER_QUESTION: Final = 100
 
-WHAT: Final = "throttles"
-"""What these questions are called in the metrics."""
-
 
 class ThrottlePoll(Poll):
     """Reads what throttles need beside broker `broker_id`. While brokers do not answer, what was read last stays.
@@ -46,7 +43,7 @@ class ThrottlePoll(Poll):
     `part` of the rates of Kafka's throttle is followed; None follows none of it.
     """
 
-    what = WHAT
+    what = "throttles"
 
     def __init__(self, broker_id: int, part: float | None, wants: Wants, log: EventLog, stats: PollStats) -> None:
         self._broker_id = broker_id
@@ -65,7 +62,7 @@ class ThrottlePoll(Poll):
         self._wrong: dict[str, str] = {}
         self._has_said_no_moves = False
         if self._follows_throttle:
-            stats.known(WHAT)
+            stats.known(self.what)
 
     def due_at(self, client: ClusterClient) -> float:
         """Return when to read next (clock seconds); inf while nobody wants to know."""
@@ -88,7 +85,7 @@ class ThrottlePoll(Poll):
             self._outage.end(self._broker_id)
         now = client.clock()
         self._at = max(begin + ROUND_SECONDS, now + ROUND_SECONDS / 2)
-        client.stats.count(WHAT, result, now - begin, client.connections.moved - before)
+        client.stats.count(self.what, result, now - begin, client.connections.moved - before)
         moves = self._followed.moves if self._followed.knows_moves else None
         throttle = self._followed.layer() if self._was_read else None
         told = self._followed.told if self._followed.has_rates else None

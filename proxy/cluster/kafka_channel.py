@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from io import BytesIO
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 from aiokafka.conn import create_conn
 from aiokafka.errors import IncompatibleBrokerVersion, SaslAuthenticationFailed, UnsupportedSaslMechanismError
@@ -113,19 +114,6 @@ async def _answered(ask: Callable[[], Awaitable[Any]]) -> Any:
         raise ConnectionError(str(error) or type(error).__name__) from error
 
 
-class _Encoded(NamedTuple):
-    """What aiokafka's connection takes for a header: bytes that are encoded already."""
-
-    encoded: bytes
-
-    def encode(self) -> bytes:
-        return self.encoded
-
-
-class _Header(NamedTuple):
-    correlation_id: int
-
-
 class _Request:
     """A request that `make` encodes, for a correlation id and the broker's versions, as aiokafka's connection takes it.
 
@@ -145,16 +133,16 @@ class _Request:
         self._versions = versions
         return self
 
-    def build_request_header(self, correlation_id: int, client_id: str) -> _Encoded:
+    def build_request_header(self, correlation_id: int, client_id: str) -> SimpleNamespace:
         request = self._make(correlation_id, self._versions)
         self.size, self.correlation_id = len(request), correlation_id
-        return _Encoded(request[SIZE.size :])
+        return SimpleNamespace(encode=lambda: request[SIZE.size :])
 
     def encode(self) -> bytes:
         return b""  # everything is in the header
 
-    def parse_response_header(self, answer: BytesIO) -> _Header:
-        return _Header(int.from_bytes(answer.getbuffer()[: SIZE.size]))
+    def parse_response_header(self, answer: BytesIO) -> SimpleNamespace:
+        return SimpleNamespace(correlation_id=int.from_bytes(answer.getbuffer()[: SIZE.size]))
 
     def decode(self, answer: BytesIO) -> bytes:
         return answer.getvalue()

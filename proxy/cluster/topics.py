@@ -8,20 +8,18 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from dataclasses import InitVar, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from weir.proxy.cluster.channel import NotAnswered, NoTopicIds, NotSupported
 from weir.proxy.cluster.client import MAX_IDLE_RETRY_SECONDS, MAX_RETRY_SECONDS, ClusterClient, Poll
 from weir.proxy.cluster.metadata import describe, names_of_ids
-from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.view import NOTHING, ClusterView, InSyncReplicas, Partitions, Topic, Wants
 from weir.proxy.slices import in_slices
 from weir.quota.removed_replicas import RemovedReplicas
 from weir.quota.topic_names import TopicNames, printed_id
 
 IDS_PER_QUESTION = 1000
-_MIN_ISR = "configs"  # what it is called in the metrics
 _MOST_SHOWN = 5  # the most ids in one log line
 
 
@@ -91,14 +89,12 @@ class MinIsr:
     again after MIN_ISR_RETRY_SECONDS; until then the old value stays.
     """
 
+    what = "configs"
+
     _of: Callable[..., Awaitable[tuple[dict[bytes, int], dict[str, str]]]]
-    stats: InitVar[PollStats]
     _asked: frozenset[bytes] = frozenset()
     _ask_at: float = -math.inf
     _refused: str = ""
-
-    def __post_init__(self, stats: PollStats) -> None:
-        stats.known(_MIN_ISR)
 
     async def learn(self, client: ClusterClient, topics: Collection[bytes]) -> None:
         """Ask for these topics where it is time to, and publish what was told."""
@@ -113,7 +109,7 @@ class MinIsr:
         try:
             for start in range(0, len(names), MIN_ISR_TOPICS_PER_QUESTION):
                 some = names[start : start + MIN_ISR_TOPICS_PER_QUESTION]
-                found, errors = await client.question(_MIN_ISR, partial(self._of, topics=some))
+                found, errors = await client.question(self.what, partial(self._of, topics=some))
                 values |= found
                 refused |= errors
         except NotAnswered as error:

@@ -55,7 +55,8 @@ def watch_cluster(
         options = connection_options(config.cluster, strict=config.strict_tls)
         open_channel = partial(KafkaChannel.open, options=options)
         longest_retry = config.cluster.poll_seconds
-        topics = TopicPoll(wants, names, removed, clock, longest_retry, MinIsr(min_isr_of, stats))
+        topics = TopicPoll(wants, names, removed, clock, longest_retry, MinIsr(min_isr_of))
+        stats.known(MinIsr.what)
         part = config.cluster.followed_part if config.cluster.follow_throttles else None
         follower = ThrottlePoll(config.broker_id, part, wants, log, stats)
     client = ClusterClient(

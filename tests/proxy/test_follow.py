@@ -17,7 +17,7 @@ from tests.fakes.throttle_cluster import (
 from tests.proxy.loop_gaps import longest_gaps
 from tests.proxy.watched import LISTS, Following, events, fields, listed, until
 from weir.proxy.cluster import follow
-from weir.proxy.cluster.follow import IDLE_LISTS_PER_ROUND, LISTS_PER_ROUND, TOPICS_SECONDS, WHAT
+from weir.proxy.cluster.follow import IDLE_LISTS_PER_ROUND, LISTS_PER_ROUND, TOPICS_SECONDS, ThrottlePoll
 from weir.proxy.log import FAULT_INTERVAL_SECONDS
 from weir.quota.followed_throttle import LISTS_KEPT_SECONDS, NO_RATE, RATE_KEPT_SECONDS, Move
 from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
@@ -31,7 +31,7 @@ async def test_first_round_tells_the_throttle_racks_and_moves(cluster: ThrottleC
     assert following.told_of("racks") == [{1: "a", 2: None}]
     assert following.told_of("moves") == [{"orders": {0: Move(frozenset({1, 2}), frozenset({2}))}}]
     assert following.stats.throttle_read_at == following.clock()
-    assert following.polls(WHAT) == (1, 0)
+    assert following.polls(ThrottlePoll.what) == (1, 0)
     await following.round()
     told = sorted(name for name, _ in following.told if name != "brokers")
     assert told == ["moves", "racks", "throttle", "told_lists"]
@@ -108,7 +108,7 @@ async def test_malformed_list_leaves_the_old_ones_and_is_logged_once(
         await following.round(FAULT_INTERVAL_SECONDS)
     assert events(caplog) == ["kafka_throttle_list_refused"]
     assert fields(caplog, "kafka_throttle_list_refused")["peer"] == "orders"
-    assert following.polls(WHAT) == (5, 0)
+    assert following.polls(ThrottlePoll.what) == (5, 0)
     cluster.lists["orders"] = {}
     assert await following.round() == {f"payments.{LEADER_REPLICAS}": "*"}
     cluster.lists["orders"] = {LEADER_REPLICAS: wrong}
@@ -280,8 +280,8 @@ async def test_nothing_is_asked_as_long_as_nobody_wants_it(part: float | None, c
         assert [broker.connections for broker in cluster.brokers.values()] == [0, 0]
         following.wants_moves = True
         following.client.ask_now()
-    await until(lambda: following.polls(WHAT)[0] == 1)
-    assert (WHAT, "failed") in following.stats.polls or part is None
+    await until(lambda: following.polls(ThrottlePoll.what)[0] == 1)
+    assert (ThrottlePoll.what, "failed") in following.stats.polls or part is None
     await following.close()
 
 

@@ -16,7 +16,7 @@ from tests.fakes.throttle_cluster import (
 )
 from tests.proxy.watched import DEADLINE_SECONDS, LISTS, Following, events, fields, listed, until
 from weir.proxy.cluster import channel
-from weir.proxy.cluster.follow import LISTS_PER_ROUND, TOPICS_SECONDS, WHAT
+from weir.proxy.cluster.follow import LISTS_PER_ROUND, TOPICS_SECONDS, ThrottlePoll
 from weir.quota.followed_throttle import RATE_KEPT_SECONDS
 from weir.quota.setting_names import LEADER_RATE
 
@@ -36,7 +36,7 @@ async def test_cluster_away_at_the_start_is_followed_when_it_comes(
     for broker in cluster.brokers.values():
         await broker.start()
     assert (await following.round())[LEADER_RATE] == 1000
-    assert following.polls(WHAT) == (1, 1)
+    assert following.polls(ThrottlePoll.what) == (1, 1)
     assert events(caplog) == ["kafka_throttle_not_read", "kafka_throttle_read_again"]
 
 
@@ -74,12 +74,12 @@ async def test_broker_that_closes_between_rounds_is_connected_anew(
         cluster.rates = {1: {LEADER_RATE: str(rate)}}
         for _ in range(5):
             await following.round()
-            sizes.append(following.stats.bytes[WHAT])
+            sizes.append(following.stats.bytes[ThrottlePoll.what])
         await cluster.brokers[1].stop()
         await cluster.brokers[1].start()
         await asyncio.sleep(0.01)
     assert following.in_force == {LEADER_RATE: 5, **listed("orders")}
-    assert following.polls(WHAT) == (25, 0)
+    assert following.polls(ThrottlePoll.what) == (25, 0)
     assert all(later > earlier for earlier, later in pairwise(sizes))  # a counter never falls
 
 
@@ -101,12 +101,12 @@ async def test_failing_controller_leaves_no_rate_or_list_unfollowed(
     cluster.rates = {1: {LEADER_RATE: "1000"}}
     cluster.lists["payments"] = dict(LISTS)
     assert await following.round() == {LEADER_RATE: 1000, **listed("orders"), **listed("payments")}
-    assert following.polls(WHAT) == (1, 1)
+    assert following.polls(ThrottlePoll.what) == (1, 1)
     assert events(caplog) == ["kafka_throttle_not_read"]
     assert len(following.told_of("moves")) == 1  # what moves stays as it was told
     cluster.controller, cluster.moves = 1, {}
     await following.round()
-    assert following.polls(WHAT) == (2, 1)
+    assert following.polls(ThrottlePoll.what) == (2, 1)
     assert following.told_of("moves")[1:] == [{}]
     await following.close()
 
@@ -122,7 +122,7 @@ async def test_change_seen_before_a_fault_has_all_lists_read_after_it(
     for broker in cluster.brokers.values():
         broker.garbage = {METADATA}  # it is asked for topics after the rates
     await following.round()
-    assert following.polls(WHAT) == (1, 1)
+    assert following.polls(ThrottlePoll.what) == (1, 1)
     for broker in cluster.brokers.values():
         broker.garbage = set()
     assert await following.round() == {LEADER_RATE: 1000, **listed("topic-1499")}
@@ -137,7 +137,7 @@ async def test_brokers_that_list_no_moves_are_followed_and_told_once(
     cluster.rates = {1: {LEADER_RATE: "1000"}}
     for _ in range(3):
         assert await following.round() == {LEADER_RATE: 1000, **listed("orders")}
-    assert following.polls(WHAT) == (3, 0)
+    assert following.polls(ThrottlePoll.what) == (3, 0)
     assert events(caplog) == ["reassignments_not_listed"]
 
 
@@ -156,7 +156,7 @@ async def test_broker_without_a_known_describe_configs_is_told_of(
     assert fields(caplog, "kafka_throttle_not_read")["error"] == (
         "the broker has no version of DescribeConfigs that is known here"
     )
-    assert following.polls(WHAT) == (0, 1)
+    assert following.polls(ThrottlePoll.what) == (0, 1)
     await following.round()
     assert cluster.brokers[1].connections == 1
 
@@ -197,7 +197,7 @@ async def test_hanging_broker_is_given_up(
         broker.silent = {hanging}
     async with asyncio.timeout(DEADLINE_SECONDS):
         assert await following.round(TOPICS_SECONDS) == before
-    assert following.polls(WHAT) == (1, 1)
+    assert following.polls(ThrottlePoll.what) == (1, 1)
     monkeypatch.undo()  # what answers has the time that it takes
     for broker in cluster.brokers.values():
         broker.silent = set()
@@ -214,7 +214,7 @@ async def test_server_that_hangs_is_asked_last_from_then_on(
     following = Following(cluster)
     for _ in range(3):
         assert await following.round(TOPICS_SECONDS) == listed("orders")
-    assert following.polls(WHAT) == (3, 0)
+    assert following.polls(ThrottlePoll.what) == (3, 0)
     assert cluster.brokers[2].asked.count(METADATA) == 1
     await following.close()
 
@@ -265,7 +265,7 @@ async def test_following_ends_in_every_state(state: str, cluster: ThrottleCluste
     elif state == "asking":
         await until(lambda: CONFIGS in cluster.brokers[1].asked)
     elif state == "between two rounds":
-        await until(lambda: following.polls(WHAT)[0] == 1)
+        await until(lambda: following.polls(ThrottlePoll.what)[0] == 1)
     told = len(following.told_of("throttle"))
     async with asyncio.timeout(DEADLINE_SECONDS):
         await following.client.close()
