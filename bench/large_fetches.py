@@ -19,13 +19,8 @@ from bench.sockets import connect, receive_frame
 from bench.table import begin, parser, run, with_trees
 
 LONGEST_TURN_MS = 20.0
-MOST_GROWTH_MB = 10.0
-MEMORY_TOPICS = 10_000
-MEMORY_VERSION = 3
-SETTLED_AFTER = 15  # connections: by then as much is kept of lag as the bound of its table allows
 ROUNDS = 3
 FETCHES = 3  # of each connection
-_FREED_SECONDS = 0.3  # after a connection, for what it kept
 _QUIET_SECONDS = 1.0  # after the last answer, for what is done later
 
 COLUMNS = "topics | Fetch | throttled | p99 turn, ms of CPU .2 | longest turn .1"
@@ -37,7 +32,6 @@ def main() -> int:
     options = parser("large_fetches", description, trees=True)
     options.add_argument("--topics", type=int, nargs="+", default=[10_000, 50_000], help="of a fetch (10000 50000)")
     options.add_argument("--versions", type=int, nargs="+", default=[3, 12], help="of Fetch, 3 to 12 (3 12)")
-    options.add_argument("--connections", type=int, default=40, help="opened and closed to measure memory (40)")
     chosen, report = begin(options)
 
     def measured() -> Iterator[Sequence[object]]:
@@ -51,13 +45,6 @@ def main() -> int:
             yield topics, f"v{version}{label}", which, p99, turn
 
     report.table(f"Longest of all turns in {ROUNDS} rounds of {FETCHES} fetches", COLUMNS, measured())
-    for connections, tree, label in with_trees([chosen.connections], chosen.tree):
-        resident = _resident_after(tree, connections)
-        title = f"Memory after connections of {MEMORY_TOPICS:,} topics, one after the other{label}"
-        counts = (1, SETTLED_AFTER, connections)
-        report.table(title, "connections | RSS, MB .1", [(count, resident[count - 1]) for count in counts])
-        growth = max(resident) - resident[SETTLED_AFTER - 1]
-        report.bound(f"growth after the first {SETTLED_AFTER} connections, MB{label}", growth, most=MOST_GROWTH_MB)
     return report.status
 
 
@@ -72,20 +59,6 @@ def _turns(between: Sidecar, topics: int, version: int) -> tuple[float, float]:
         time.sleep(_QUIET_SECONDS)
     time.sleep(_QUIET_SECONDS)  # what the end of the connection takes
     return between.turns()
-
-
-def _resident_after(tree: Path, connections: int) -> list[float]:
-    """Megabytes that a sidecar has after each of several connections, one after the other."""
-    resident = []
-    asked = Follower(MEMORY_VERSION, keys_of(MEMORY_TOPICS, 1), replica_id=5).request()
-    with serving("sockets.serve", 0) as leader, _sidecar(leader, tree, 0) as between:
-        for _ in range(connections):
-            with connect(between.port) as connection:
-                connection.sendall(asked)
-                receive_frame(connection)
-            time.sleep(_FREED_SECONDS)
-            resident.append(between.resident_mb())
-    return resident
 
 
 def _sidecar(upstream: int, tree: Path, throttled: int) -> AbstractContextManager[Sidecar]:

@@ -21,17 +21,12 @@ class Claim:
 
     link: Hashable
     replica: Hashable
-    start: float  # where its turn begins, in bytes: the scale on which every replica gets the same
-    number: int
+    place: tuple[float, int]
+    """Where its turn begins, in bytes (the scale on which every replica gets the same), and when it came."""
     size: float = 0.0  # bytes of credit that it waits for
     share: float = 0.0  # bytes that its turn takes
     until: float = math.inf  # clock seconds
     is_urgent: bool = False
-
-    @property
-    def place(self) -> tuple[float, int]:
-        """Its sort key in the line: where its turn begins (bytes), then when it came."""
-        return self.start, self.number
 
 
 class BudgetQueue:
@@ -44,33 +39,32 @@ class BudgetQueue:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.claims: dict[Hashable, Claim] = {}  # by link, also those that have lapsed
+        self._claims_of: dict[Hashable, list[Claim]] = {}  # the same by replica
         self._finished: dict[Hashable, float] = {}  # by replica: where its last turn ended, in bytes
         self._reached = 0.0  # where the last turn began, in bytes
         self._number = 0
         self._owed = 0.0  # bytes that FLOOR has given to links that are not urgent and they have not had yet
-        # Every plan of every link asks for the bytes ahead of it, and claims change less often: they are sorted and
-        # summed up once. Claims that have lapsed are in the sums with 0 bytes.
-        self._sorted_until = -math.inf  # until the first of these claims lapses; -inf: a claim has changed
-        self._line: list[Claim] = []
-        self._places: list[tuple[float, int]] = []
+        self._line: list[Claim] = []  # all claims, the next one first
+        self._urgent_count = 0
+        # Every plan of every link asks for the bytes ahead of it, and claims change less often: they are summed up
+        # once. Claims that have lapsed are in the sums with 0 bytes.
+        self._is_summed = True
+        self._lapses_at = math.inf  # when the first of the claims lapses, or of those that have is removed
         self._sums: list[float] = [0.0]  # the bytes ahead of each place in the line, and last the total
         self._urgent_sums: list[float] = [0.0]  # the same of the urgent claims
-        self._has_urgent = False
         self._least_other = math.inf  # the smallest claim that is not urgent
 
     def ahead_of(
         self, link: Hashable, *, replica: Hashable = None, is_urgent: bool = False, turn: float = math.inf
     ) -> float:
         """Return the bytes claimed by the links ahead of `link`, or of where it would stand. `turn`: as in `wait`."""
-        self._sort(link)
+        self._sum_up(link)
         own = self.claims.get(link)
         if own is None:
-            place = bisect_left(
-                self._places, (self._start_of(link if replica is None else replica, turn), self._number)
-            )
+            place = self._index((self._start_of(link if replica is None else replica, turn), self._number))
         else:
-            place = bisect_left(self._places, own.place)
-        if not (self._has_urgent or is_urgent) or self._is_floor_due():
+            place = self._index(own.place)
+        if not (self._urgent_count or is_urgent) or self._is_floor_due():
             return self._sums[place]
         urgent = self._urgent_sums
         if is_urgent:
@@ -79,8 +73,8 @@ class BudgetQueue:
 
     def first(self) -> Hashable | None:
         """Return the link whose turn is next; None when nobody waits."""
-        now = self._sort(None)
-        has_ranks = self._has_urgent and not self._is_floor_due()
+        now = self._sum_up(None)
+        has_ranks = self._urgent_count > 0 and not self._is_floor_due()
         for claim in self._line:
             if claim.until >= now and (claim.is_urgent or not has_ranks):
                 return claim.link
@@ -105,26 +99,28 @@ class BudgetQueue:
         claim = self.claims.get(link)
         if claim is None:
             replica = link if replica is None else replica
-            claim = self.claims[link] = Claim(link, replica, self._start_of(replica, turn), self._number)
+            claim = Claim(link, replica, (self._start_of(replica, turn), self._number))
             self._number += 1
-            self._sorted_until = -math.inf
+            self._enter(claim)
+        elif claim.place[0] > self._reached + turn and len(self._claims_of[claim.replica]) == 1:
+            self.leave(link)
+            claim.place = self._reached + turn, claim.place[1]
+            self._enter(claim)
         elif (claim.size, claim.is_urgent) != (size, is_urgent) or claim.until < self._clock():
-            self._sorted_until = -math.inf
-        if claim.start > self._reached + turn and len(self._waiting(claim.replica)) == 1:
-            claim.start = self._reached + turn
-            self._sorted_until = -math.inf
+            self._is_summed = False
+        self._urgent_count += is_urgent - claim.is_urgent
         claim.size, claim.share, claim.until = size, size if share is None else share, until
         claim.is_urgent = is_urgent
-        self._sorted_until = min(self._sorted_until, until)
+        self._lapses_at = min(self._lapses_at, until)
 
     def served(self, link: Hashable, size: float, *, is_urgent: bool, replica: Hashable = None) -> None:
         """Note that `link` had its turn, with `size` bytes."""
         replica = link if replica is None else replica
         claim = self.claims.get(link)
         # Counted from where its own turn began: it loses nothing to a link that went first while it was away.
-        start = max(self._reached, self._finished.get(replica, 0.0)) if claim is None else claim.start
+        start = max(self._reached, self._finished.get(replica, 0.0)) if claim is None else claim.place[0]
         if claim is not None:
-            self._reached = max(self._reached, claim.start)
+            self._reached = max(self._reached, start)
         self.leave(link)
         if not self.claims or len(self._finished) > MOST_FINISHED:
             self._finished = {}  # nobody waits: nothing had so far counts (or ids are made up)
@@ -142,43 +138,56 @@ class BudgetQueue:
 
     def leave(self, link: Hashable) -> None:
         """Take `link` out of the line."""
-        if self.claims.pop(link, None) is not None:
-            self._sorted_until = -math.inf
+        claim = self.claims.pop(link, None)
+        if claim is not None:
+            self._is_summed = False
+            self._urgent_count -= claim.is_urgent
+            del self._line[self._index(claim.place)]
+            others = self._claims_of[claim.replica]
+            others.remove(claim)
+            if not others:
+                del self._claims_of[claim.replica]
 
     def __len__(self) -> int:
         return len(self.claims)
 
-    def _waiting(self, replica: Hashable) -> list[Claim]:
-        return [claim for claim in self.claims.values() if claim.replica == replica]
-
     def _start_of(self, replica: Hashable, turn: float) -> float:
         """Return where a replica's next turn begins: after its last one, and after all that it waits for."""
         start = min(max(self._reached, self._finished.get(replica, 0.0)), self._reached + turn)
-        return start + sum([claim.share for claim in self._waiting(replica)])
+        return start + sum([claim.share for claim in self._claims_of.get(replica, ())])
 
     def _is_floor_due(self) -> bool:
         """Whether links that are not urgent are owed a whole turn: then all links are treated alike for one turn."""
         return self._owed >= self._least_other
 
-    def _sort(self, asking: Hashable) -> float:
-        """Bring the line up to date, without places whose links have not come back for long. Returns the time."""
-        now = self._clock()
-        if now <= self._sorted_until:
+    def _index(self, place: tuple[float, int]) -> int:
+        return bisect_left(self._line, place, key=attrgetter("place"))
+
+    def _enter(self, claim: Claim) -> None:
+        self._is_summed = False
+        self._urgent_count += claim.is_urgent
+        self._line.insert(self._index(claim.place), claim)
+        self.claims[claim.link] = claim
+        self._claims_of.setdefault(claim.replica, []).append(claim)
+
+    def _sum_up(self, asking: Hashable) -> float:
+        """Bring the sums up to date, without places whose links have not come back for long. Returns the time."""
+        now, line = self._clock(), self._line
+        if now > self._lapses_at:
+            self._is_summed = False
+            for claim in [claim for claim in line if claim.until + STUCK_SECONDS < now and claim.link != asking]:
+                self.leave(claim.link)
+            lapses = min([one.until + (STUCK_SECONDS if one.until < now else 0.0) for one in line], default=math.inf)
+            self._lapses_at = max(lapses, now + LAPSE_SECONDS)
+        if self._is_summed:
             return now
-        for claim in [claim for claim in self.claims.values() if claim.until + STUCK_SECONDS < now]:
-            if claim.link != asking:
-                del self.claims[claim.link]
-        line = self._line = sorted(self.claims.values(), key=attrgetter("place"))
-        self._places = [claim.place for claim in line]
+        self._is_summed = True
         sizes = [claim.size if claim.until >= now else 0.0 for claim in line]
         self._sums = [0.0, *accumulate(sizes)]
         self._urgent_sums, self._least_other = [0.0] * len(self._sums), math.inf
-        self._has_urgent = any([claim.is_urgent for claim in line])
-        if self._has_urgent:
+        if self._urgent_count:
             urgent = [size if claim.is_urgent else 0.0 for claim, size in zip(line, sizes, strict=True)]
             self._urgent_sums = [0.0, *accumulate(urgent)]
             others = [claim.size for claim in line if not claim.is_urgent and claim.until >= now]
             self._least_other = min(others, default=math.inf)
-        lapses = min([one.until + (STUCK_SECONDS if one.until < now else 0.0) for one in line], default=math.inf)
-        self._sorted_until = max(lapses, now + LAPSE_SECONDS)
         return now

@@ -101,7 +101,7 @@ class Usage:
 
     def _seconds(self, size: int) -> float:
         scenario = self.run.scenario
-        return size / scenario.bandwidth + ROUND_TRIP * scenario.latency
+        return size / scenario.bandwidth + ROUND_TRIP * scenario.latency + max(scenario.late, default=0.0)
 
     def can_be_used(self, rate: int, limit: int) -> float:
         """The part of a quota that answers can have which are full of what nobody throttles."""
