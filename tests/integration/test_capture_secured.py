@@ -50,7 +50,10 @@ _numbers = count(1)
 
 
 class Secured:
-    """The brokers, and the keys with which their sidecars capture: copies of the brokers' own."""
+    """The brokers, and the keys with which their sidecars capture: copies of the brokers' own.
+
+    With SASL a process of its own ends and begins TLS.
+    """
 
     def __init__(self, protocol: Protocol, folder: Path) -> None:
         self.protocol = protocol
@@ -62,7 +65,9 @@ class Secured:
 
     def put_in(self, brokers: tuple[int, ...] = BROKERS, **capture: Any) -> None:
         """Put sidecars in, which keep the follower's quota from the start unless they wait for a throttle."""
-        tables = {} if "when" in capture else {"throttle": INTO_FOLLOWER}
+        tables: dict[str, Any] = {} if "when" in capture else {"throttle": INTO_FOLLOWER}
+        if self.protocol == "SASL_SSL":
+            tables["tls"] = {"workers": 1}
         for broker in brokers:
             self.cluster.put_in(broker, {**self.tls(broker), **capture}, tables)
         for broker in brokers:
