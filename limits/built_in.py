@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Final
 
 from weir.limits.rate_limiter import Batch, Option, RateLimiter
-from weir.limits.slowed_clock import speed_of
+from weir.limits.slowed_clock import SlowedClock
 
 LATE_SECONDS: Final = 0.05
 """How late the next batch may come after the end of a pause and still count as on time.
@@ -27,11 +27,13 @@ class PacedLimiter:
     """
 
     option: ClassVar[Option]
+    units: ClassVar[tuple[int, int, int]]
+    """What a record, a byte, and an answer or request with records takes, in units."""
 
     def __init__(self) -> None:
         self._limit: float | None = None
         self._free_at = float("-inf")  # when all units so far have had their time
-        self._clock: Callable[[], float] = lambda: 0.0
+        self._clock = SlowedClock(lambda: 0.0)
 
     def config(self) -> Sequence[Option]:
         """One option: the limit. Without it there is no pause."""
@@ -43,28 +45,28 @@ class PacedLimiter:
         owed = 0.0 if self._limit is None else self.throttle_time() * self._limit
         self._limit = limit if isinstance(limit, (int, float)) else None
         if owed:
-            self._free_at = self._clock() + (owed / self._limit if self._limit is not None else 0.0)
+            self._free_at = self._clock.read() + (owed / self._limit if self._limit is not None else 0.0)
 
     def start(self, clock: Callable[[], float]) -> None:
         """Begin without a debt."""
-        self._clock = clock
+        self._clock = clock if isinstance(clock, SlowedClock) else SlowedClock(clock)
 
     def accumulate(self, batches: Sequence[Batch]) -> None:
         """Add the time that these batches take."""
-        self.take(batches)
+        self.take(batches, sum([batch.records for batch in batches]), sum([batch.size for batch in batches]))
 
-    def take(self, batches: Sequence[Batch]) -> float:
-        """Add the time that these batches take, and return it."""
-        limit = self._limit
-        units = 0 if limit is None else self._units(batches)
-        if limit is None or not units:
+    def take(self, batches: Sequence[Batch], records: int, size: int) -> float:
+        """Add the time that these batches take, which have so many records and bytes; returns it."""
+        of_record, of_byte, of_answer = self.units
+        units = of_record * records + of_byte * size + of_answer * (records > 0)
+        if self._limit is None or not units:
             return 0.0
-        now, seconds = self._clock(), units / limit
+        now, seconds = self._clock.read(), units / self._limit
         late = now - self._free_at
         if late > IDLE_SECONDS:
             late = 0.0
         elif late > 0:
-            speed = speed_of(self._clock)
+            speed = self._clock.speed
             late = min(late, LATE_SECONDS * speed) if late <= IDLE_SECONDS * speed else 0.0
         self._free_at = now - late + seconds
         return seconds
@@ -72,26 +74,22 @@ class PacedLimiter:
     def owe(self, seconds: float) -> None:
         """Make `throttle_time` at least `seconds`, which another process has counted, if there is a limit."""
         if self._limit is not None:
-            self._free_at = max(self._free_at, self._clock() + seconds)
+            self._free_at = max(self._free_at, self._clock.read() + seconds)
 
     def throttle_time(self) -> float:
         """Return the time that is still to be taken."""
-        return max(0.0, self._free_at - self._clock())
+        left = self._free_at - self._clock.read()
+        return left if left > 0 else 0.0
 
     def close(self) -> None:
         """Nothing to do."""
-
-    def _units(self, batches: Sequence[Batch]) -> int:
-        raise NotImplementedError
 
 
 class RecordRateLimiter(PacedLimiter):
     """At most `record.rate.limit` records a second."""
 
     option = Option("record.rate.limit", float, "the most records a second", least=0.001)
-
-    def _units(self, batches: Sequence[Batch]) -> int:
-        return batches[0].records if len(batches) == 1 else sum([batch.records for batch in batches])
+    units = 1, 0, 0
 
 
 class RecordBatchRateLimiter(PacedLimiter):
@@ -103,18 +101,14 @@ class RecordBatchRateLimiter(PacedLimiter):
         "the most Fetch answers or Produce requests with records a second",
         least=0.001,
     )
-
-    def _units(self, batches: Sequence[Batch]) -> int:
-        return 1 if any(batch.records for batch in batches) else 0
+    units = 0, 0, 1
 
 
 class ByteRateLimiter(PacedLimiter):
     """At most `byte.rate.limit` bytes of records a second, as on the wire."""
 
     option = Option("byte.rate.limit", float, "the most bytes of records a second, as on the wire", least=0.001)
-
-    def _units(self, batches: Sequence[Batch]) -> int:
-        return sum([batch.size for batch in batches])
+    units = 0, 1, 0
 
 
 BUILT_IN: Final[Mapping[str, Callable[[], RateLimiter]]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from weir.limits.group import Group, Waiting
@@ -30,7 +31,7 @@ class Client:
     All of its connections share it. Made by Clients.
     """
 
-    __slots__ = ("_clock", "_groups", "_ranked", "client_id", "rates")
+    __slots__ = ("_clock", "_groups", "_ranked", "client_id", "is_free", "rates")
 
     def __init__(self, client_id: str, groups: Sequence[Group], clock: Callable[[], float]) -> None:
         self.client_id = client_id
@@ -52,21 +53,19 @@ class Client:
         """Take other groups, as the rules changed."""
         self._groups = tuple(groups)
         self._ranked = [(group, group.rule.rank(self.client_id)) for group in groups]
+        self.is_free: Callable[[], bool] = (
+            self._groups[0].is_free if len(groups) == 1 else partial(_are_free, self._groups)
+        )
+        """Returns whether a request goes at once, whatever connection asks."""
 
     def count(self, batches: Sequence[Batch]) -> None:
         """Account for one Fetch answer or Produce request that has passed."""
         if not batches:
             return
-        counted: Sequence[Batch]
         if len(self._groups) == 1:
-            counted = self._groups[0].counted(batches)
-            self._groups[0].take(counted)
+            counted = self._groups[0].take(batches)
         else:
-            seen = set[Batch]()
-            for group in self._groups:
-                part = group.counted(batches)
-                seen.update(part)
-                group.take(part)
+            seen = {batch for group in self._groups for batch in group.take(batches)}
             counted = [batch for batch in batches if batch in seen]
         records = 0
         for batch in counted:
@@ -116,6 +115,10 @@ class Client:
         """Note that the answer for `who` has come and nothing of it waits, or that its connection has ended."""
         for group in self._groups:
             group.leaves(who)
+
+
+def _are_free(groups: Sequence[Group]) -> bool:
+    return all([group.is_free() for group in groups])
 
 
 class Clients:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from weir.limits.guarded import GuardedLimiter
+from weir.limits.guarded import GuardedLimiter, Take
 from weir.limits.rate_limiter import Batch
 from weir.limits.rules import NamedLimiter, Rule
 from weir.limits.slowed_clock import SlowedClock
@@ -54,7 +54,7 @@ class Group:
         self._mean = 0.0  # seconds of the whole limit that one of the latest requests or answers took
         self._limiters: dict[str, GuardedLimiter] = {}
         self._pauses: tuple[Callable[[], float], ...] = ()  # of all limiters
-        self._takers: tuple[Callable[[Sequence[Batch]], float], ...] = ()
+        self._takers: tuple[Take, ...] = ()
         self._exempted: dict[str, bool] = {}
         self._add_limiters()
         self._line: dict[Waiting, tuple[int, int]] = {}  # rank, then who came first
@@ -98,27 +98,29 @@ class Group:
         self._add_limiters()
         self.wake_all()
 
-    def counted(self, batches: Sequence[Batch]) -> tuple[Batch, ...]:
-        """Return those of topics that are not exempt."""
-        known, counted = self._exempted, []
-        for one in batches:
-            if not (known[one.topic] if one.topic in known else self.exempts(one.topic)):
-                counted.append(one)  # noqa: PERF401 - a comprehension is a call more
-        return tuple(counted)
+    def take(self, batches: Sequence[Batch]) -> list[Batch]:
+        """Account for one answer or request. Returns what counts: topics that are not exempt.
 
-    def take(self, counted: tuple[Batch, ...]) -> None:
-        """Account for what is `counted` of one answer or request. Where nothing is, nothing is told to the limiters."""
-        if not counted or not self._takers:
-            return
-        most = 0.0
-        for take in self._takers:
-            if (seconds := take(counted)) > most:
-                most = seconds
-        self.used += most
-        self._mean += (most - self._mean) / _LATEST
-        if self.rests:
-            self.rests = False
-            self._on_use()
+        Where nothing does, nothing is told to the limiters.
+        """
+        known, counted, records, size = self._exempted, [], 0, 0
+        for one in batches:
+            topic, more_records, more = one
+            if not (known[topic] if topic in known else self.exempts(topic)):
+                counted.append(one)
+                records += more_records
+                size += more
+        if counted and self._takers:
+            most = 0.0
+            for take in self._takers:
+                if (seconds := take(counted, records, size)) > most:
+                    most = seconds
+            self.used += most
+            self._mean += (most - self._mean) / _LATEST
+            if self.rests:
+                self.rests = False
+                self._on_use()
+        return counted
 
     def exempts(self, topic: str) -> bool:
         """Return whether records of a topic do not count."""
@@ -136,6 +138,15 @@ class Group:
             if (seconds := pause()) > longest:
                 longest = seconds
         return longest / self._slowed.speed
+
+    def is_free(self) -> bool:
+        """Return whether a request goes at once: no limiter asks for a pause, and nobody waits or is waited for."""
+        if self._line or self._under_way is not None:
+            return False
+        for pause in self._pauses:  # noqa: SIM110 - a generator is a call more
+            if pause() > 0:
+                return False
+        return True
 
     @property
     def owed(self) -> float:

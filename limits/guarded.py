@@ -11,6 +11,10 @@ from weir.limits.rate_limiter import Batch, RateLimiter
 
 T = TypeVar("T")
 
+Take = Callable[[Sequence[Batch], int, int], float]
+"""Accounts for batches, all of whose records and bytes are told; returns how many seconds of its clock they take, as
+far as that is known."""
+
 ABSURD_SECONDS: Final = 86_400.0
 """A limiter of others that asks for a longer pause than this is taken for broken."""
 
@@ -46,11 +50,8 @@ class GuardedLimiter:
         return self._limiter is None
 
     @property
-    def take(self) -> Callable[[Sequence[Batch]], float]:
-        """What accounts for batches and returns how many seconds of its clock they take, as far as that is known.
-
-        Where it is trusted it is the limiter's own call, as this is done for every answer. So is `ask`.
-        """
+    def take(self) -> Take:
+        """What accounts for batches. Where it is trusted it is the limiter's own call, and so is `ask`."""
         return self._limiter.take if self._is_trusted and isinstance(self._limiter, PacedLimiter) else self._take
 
     @property
@@ -73,9 +74,9 @@ class GuardedLimiter:
         if (limiter := self._limiter) is not None:
             self._called("accumulate", lambda: limiter.accumulate(batches))
 
-    def _take(self, batches: Sequence[Batch]) -> float:
+    def _take(self, batches: Sequence[Batch], _records: int, _size: int) -> float:
         before = self.throttle_time()
-        self.accumulate(batches)
+        self.accumulate(tuple(batches))
         return max(0.0, self.throttle_time() - before)
 
     def throttle_time(self) -> float:

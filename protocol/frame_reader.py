@@ -7,7 +7,6 @@ from collections.abc import Generator
 from typing import Final, TypeAlias
 
 from weir.protocol.errors import MalformedFrame
-from weir.protocol.header import SIZE
 from weir.protocol.primitives import STRING_LENGTH
 from weir.protocol.varint import read_unsigned_varint
 
@@ -24,75 +23,61 @@ class CannotRead(Exception):
 class FrameReader:
     """Feeds a structure with one frame. It never raises: `fault` has the reason where the frame cannot be read.
 
+    Whoever feeds it sets `left` before the first bytes, which begin with the frame's size.
+
     A structure reads `view[at:end]`, and moves `at`. The frame ends at `frame_end`, as offset in `view`. After a
     `yield` all four are other ones, and are to be read anew. `fault` is "frame" where lengths do not add up, or what a
     CannotRead says.
     """
 
-    __slots__ = ("_held", "_skip", "_structure", "_wanted", "at", "end", "fault", "frame_end", "left", "view")
+    __slots__ = ("_held", "_skip", "_structure", "_wanted", "at", "done", "end", "fault", "frame_end", "left", "view")
 
     def __init__(self, structure: Structure) -> None:
         self.fault: str | None = None
         self.left = -1
-        """Bytes of the frame still to come; -1 until that is known."""
+        """Bytes of the frame still to come, from its size on; -1 until that is known."""
+        self.done = False
+        """Whether it reads nothing more of the frame."""
         self.view = _NOTHING
         self.at = self.end = self.frame_end = 0
-        self._held = bytearray()  # the first bytes of what is wanted in one piece
+        self._held = b""  # the first bytes of what is wanted in one piece
         self._skip = 0  # bytes that nobody reads
         self._structure: Structure | None = structure
         self._wanted = 0
 
     def receive(self, view: memoryview) -> int:
-        """Take the next bytes, from the frame's size prefix on, which is not negative.
-
-        Returns how many of them are of this frame.
-        """
-        at, end = 0, len(view)
-        if self.left < 0:
-            at = SIZE.size - len(self._held)
-            if at == SIZE.size <= end:
-                (self.left,) = SIZE.unpack_from(view)
-            else:
-                self._held += view[:at]
-                if at > end:
-                    return end
-                (self.left,) = SIZE.unpack(self._held)
-                self._held.clear()
-        end = min(end, at + self.left)
-        self.left -= end - at
-        structure = self._structure
-        if structure is not None:
+        """Take the next bytes. Returns how many of them are of this frame."""
+        end = min(len(view), self.left)
+        self.left -= end
+        if self._structure is not None:
+            own = view[:end]
             try:
-                self._read(structure, view if end == len(view) else view[:end], at)
+                self._read(self._structure, own, end)
             except StopIteration:
                 self._structure = None
             except (CannotRead, MalformedFrame) as error:
                 self._structure = None
                 self.fault = self.fault or (str(error) if isinstance(error, CannotRead) else "frame")
             else:
+                own.release()  # the structure keeps it
                 if not self.left:
                     self._structure = None
                     self.fault = self.fault or "frame"
             self.view = _NOTHING
+            self.done = self._structure is None
         return end
 
     def step_over(self) -> int:
         """Take the next bytes that nobody reads for received, without the frame's last one; returns how many."""
-        size = max(0, self.left - 1)
-        if self._structure is not None:
-            size = min(size, self._skip)
-            self._skip -= size
+        size = min(self._skip, self.left - 1)
+        self._skip -= size
         self.left -= size
         return size
 
-    def _read(self, structure: Structure, view: memoryview, at: int) -> None:
-        """Let the structure read `view[at:]`. StopIteration where it has read all that it wants."""
-        end = len(view)
-        while True:
-            at += self._skip
-            if at > end:
-                self._skip = at - end
-                return
+    def _read(self, structure: Structure, view: memoryview, end: int) -> None:
+        """Let the structure read `view[:end]`. StopIteration where it has read all that it wants."""
+        at = 0
+        while (at := at + self._skip) <= end:
             self._skip = 0
             if self._held or end - at < self._wanted:
                 stop = at + self._wanted - len(self._held)
@@ -101,16 +86,17 @@ class FrameReader:
                     return
                 self.view, self.at, self.end = memoryview(self._held), 0, len(self._held)
                 self.frame_end = self.end + end - stop + self.left
-                self._held = bytearray()
+                self._held = b""
                 at = stop
             else:
                 self.view, self.at, self.end, self.frame_end = view, at, end, end + self.left
                 at = end
             self._wanted = next(structure)
             if self.at < self.end:
-                self._held += self.view[self.at :]
+                self._held = bytes(self.view[self.at :])
             else:
                 self._skip = self.at - self.end
+        self._skip = at - end
 
     # For structures
 

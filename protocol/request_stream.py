@@ -27,6 +27,7 @@ from weir.protocol.request_events import (
 )
 from weir.protocol.request_head import Head, RequestHead, read_request_head
 from weir.protocol.request_sender import MOST_FETCH_START, MOST_START, RequestSender
+from weir.protocol.response_stream import ResponseWatcher
 from weir.protocol.steps import Steps, T, at_once
 
 DEFAULT_FETCH_SIZE_LIMIT: Final = 16 * 2**20
@@ -59,8 +60,9 @@ class RequestStream(FrameStream):
     - `decode_fetch(replica_id, api_version)` chooses the Fetch requests that become a ReplicaFetch. It may be replaced
       at any time.
     - `fetch_size_limit` is in bytes without the size prefix, and applies only to requests that are collected.
-    - `may_hold(head, frame)` chooses, among all other requests, those that the caller is asked about before they pass.
-      `frame` is what is there of one.
+    - `may_hold(head, frame, may_be_replicas)` chooses, among all other requests, those that the caller is asked about
+      before they pass (True). `frame` is what is there of one. Of a request that passes at once it may also return who
+      is to see the answer. `may_be_replicas` is that of RequestBegins.
 
     A malformed request is refused only if it certainly had to be decoded; a ReplicaFetch may turn out malformed when it
     is decoded. A request of v15 or later that cannot be read up to its replica id passes: it may be a consumer's, and
@@ -87,7 +89,7 @@ class RequestStream(FrameStream):
         super().__init__()
         self.fetch_size_limit = fetch_size_limit
         self.decode_fetch = decode_fetch
-        self.may_hold: Callable[[RequestHead, Head], bool] | None = None
+        self.may_hold: Callable[[RequestHead, Head, bool], ResponseWatcher | bool] | None = None
         self.consumed = 0
         """Bytes of the view that were taken when the last event was given out at which the caller may stop."""
         self._first = True
@@ -176,9 +178,13 @@ class RequestStream(FrameStream):
                         if start < at:
                             yield Pass(view[start:at])
                             start = at
-                        self.consumed = at
-                        self._waiting = iter(self._begin(head, view[at:]))
-                        yield from self._go_on()
+                        events = self._begin(head, view[at:])
+                        if events and isinstance(events[0], RequestBegins):
+                            self.consumed = at
+                            self._waiting = iter(events)
+                            yield from self._go_on()
+                        else:
+                            yield from events
         except ProtocolError:
             if start < at:
                 yield Pass(view[start:at])
@@ -278,14 +284,17 @@ class RequestStream(FrameStream):
         is_known = api_version in DECODED_VERSIONS or (replica_id is not None and replica_id < 0)
         if api_key == FETCH and reason is None and not is_known:
             reason = "fetch_version"
-        if self.may_hold is not None and self.may_hold(head, frame):
+        watcher: ResponseWatcher | bool = False
+        if self.may_hold is not None:
+            watcher = self.may_hold(head, frame, reason is not None)
+        if watcher is True:
             start = bytes(frame[: min(MOST_START if api_key == PRODUCE else MOST_FETCH_START, head.frame_size)])
             sender = RequestSender(head.api_key, head.api_version, start)
             events.append(RequestBegins(head, sender, may_be_replicas=reason is not None))
         if reason is not None:
             events.append(Undecoded(reason, api_version, replica_id))
         if expects_response:
-            events.append(Expect(api_key, api_version, correlation_id))
+            events.append(Expect(api_key, api_version, correlation_id, None if isinstance(watcher, bool) else watcher))
         if api_key == SASL_HANDSHAKE and api_version == 0:
             # Tokens without a header follow, for as long as the mechanism needs (KIP-152 ended that with v1).
             self.opaque = True

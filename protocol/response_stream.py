@@ -8,7 +8,6 @@ them. They are streamed, however long.
 
 import struct
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -22,15 +21,7 @@ _SMALLEST_RESPONSE: Final = SIZE.size  # the correlation id
 
 
 class ResponseObserver(Protocol):
-    """Sees one response while its bytes pass, and may change them. FetchResponseScanner is one.
-
-    For speed, one that needs not see what is in the middle may have two methods more:
-
-    - `step_over()` returns how many of the next bytes pass unseen, without the response's last one, and counts these as
-      received.
-    - `look(view)` sees bytes that all pass as they are, and returns what `step_over()` then does. It returns -1 where
-      it has to change some, or where the response's last byte is among them; then it has taken none.
-    """
+    """Sees one response while its bytes pass, and may change them. FetchResponseScanner is one."""
 
     @property
     def done(self) -> bool:
@@ -47,13 +38,25 @@ class ResponseObserver(Protocol):
         ProtocolError where the response cannot be trusted; the connection then has to be closed.
         """
 
+    def step_over(self) -> int:
+        """Return how many of the next bytes pass unseen, not the last one among them, and take these for received."""
+        return 0
+
+    def look(self, view: memoryview) -> int:
+        """See bytes that all pass as they are, and return what `step_over` then does.
+
+        -1 where it has to change some, or where the response's last byte is among them: then it has taken none.
+        """
+        return -1
+
 
 class ResponseWatcher(Protocol):
     """Sees one response while its bytes pass as they are, however wrong they may be."""
 
-    @property
-    def left(self) -> int:
-        """Bytes of the response that it has not seen; -1 until that is known."""
+    left: int
+    """Bytes of the response that it has not seen. It is told them before it sees the first."""
+    done: bool
+    """Whether it needs to see no more of them."""
 
     def receive(self, view: memoryview) -> int:
         """See the next bytes, from the size prefix on. Returns how many of them are of this response."""
@@ -86,7 +89,7 @@ class ResponseStream(FrameStream):
     responses that were received whole; the caller takes them out.
     """
 
-    __slots__ = ("_becoming_opaque", "_look", "_step_over", "_watcher", "completed", "observer", "pending")
+    __slots__ = ("_becoming_opaque", "_watcher", "completed", "observer", "pending")
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,8 +100,6 @@ class ResponseStream(FrameStream):
         self.observer: ResponseObserver | None = None
         """Who sees the response that is being received, and may change it; None: nobody, or there is none."""
         self._watcher: ResponseWatcher | None = None  # who only sees it
-        self._step_over: Callable[[], int] | None = None  # of the observer, if it has that
-        self._look: Callable[[memoryview], int] | None = None  # of the observer, if it has that
 
     @property
     def at_boundary(self) -> bool:
@@ -140,16 +141,13 @@ class ResponseStream(FrameStream):
 
         If so, they were seen, and count as received. Call it where `skip` has returned False.
         """
-        watcher, look = self._watcher, self._look
+        watcher = self._watcher
         if watcher is not None:
             if len(view) - self._left >= watcher.left:
                 return False
-            watcher.receive(view[self._left :])
-            self._left = watcher.step_over()
+            self._watch(watcher, view, self._left)
             return True
-        if look is None:
-            return False
-        left = look(view[self._left :])
+        left = -1 if self.observer is None else self.observer.look(view[self._left :])
         if left < 0:
             return False
         self._left = left
@@ -174,7 +172,9 @@ class ResponseStream(FrameStream):
                     if not self._left and self.observer is None and self._watcher is None:
                         start = self._finish(view, start, at, out)
                 elif self._watcher is not None:
-                    start, at = self._watch(self._watcher, view, start, at, out)
+                    at = self._watch(self._watcher, view, at)
+                    if self._watcher is None and not self._left:
+                        start = self._finish(view, start, at, out)
                 elif self.observer is not None or self._head or size - at < _SIZE_AND_CORRELATION.size:
                     if self.observer is not None:
                         start, at = self._observe(self.observer, view, start, at, out)
@@ -206,14 +206,11 @@ class ResponseStream(FrameStream):
             if self.observer.done:
                 self._complete(self.observer, first, 0, 0, out)
             return at
-        start = 0
         if self._watcher is not None:
-            start, _ = self._watch(self._watcher, first, 0, 0, out)
+            self._watch(self._watcher, first, 0)
         else:
             self._left -= len(first)
-            if not self._left:
-                start = self._finish(first, 0, len(first), out)
-        if not start:
+        if self._left or self._watcher is not None or not self._finish(first, 0, len(first), out):
             out.append(first)
         return at
 
@@ -227,12 +224,11 @@ class ResponseStream(FrameStream):
             raise CorrelationMismatch(first.correlation_id, correlation_id)
         if first.watcher is not None:
             self._watcher = first.watcher
+            first.watcher.left = SIZE.size + size
         elif first.observer is None:
             self._left = SIZE.size + size
         else:
             self.observer = first.observer
-            self._step_over = getattr(first.observer, "step_over", None)
-            self._look = getattr(first.observer, "look", None)
 
     def _observe(
         self, observer: ResponseObserver, view: memoryview, start: int, at: int, out: list[Buffer]
@@ -252,27 +248,22 @@ class ResponseStream(FrameStream):
             start = after
         if observer.done:
             start = self._complete(observer, view, start, after, out)
-        elif self._step_over is not None:
-            self._left = self._step_over()
+        else:
+            self._left = observer.step_over()
         return start, after
 
-    def _watch(
-        self, watcher: ResponseWatcher, view: memoryview, start: int, at: int, out: list[Buffer]
-    ) -> tuple[int, int]:
-        """Let the watcher see the bytes from `view[at]` on; returns the same as `_observe`."""
+    def _watch(self, watcher: ResponseWatcher, view: memoryview, at: int) -> int:
+        """Let the watcher see the bytes from `view[at]` on. Returns the offset after those that it took."""
         at += watcher.receive(view[at:])
-        left = watcher.left
-        if left > 0:
+        if watcher.done:
+            self._watcher, self._left = None, watcher.left
+        else:
             self._left = watcher.step_over()
-        elif not left:
-            self._watcher = None
-            watcher.passed()
-            start = self._finish(view, start, at, out)
-        return start, at
+        return at
 
     def _complete(self, observer: ResponseObserver, view: memoryview, start: int, at: int, out: list[Buffer]) -> int:
         """Note that an observed response was received whole; returns the same as `_finish`."""
-        self.observer = self._step_over = self._look = None
+        self.observer = None
         self.completed.append(observer)
         return self._finish(view, start, at, out)
 
@@ -284,7 +275,8 @@ class ResponseStream(FrameStream):
         if len(self.pending) > 1 and self.pending[1].answer is not None and start < at:
             out.append(view[start:at])
             start = at
-        self.pending.popleft()
+        if (watcher := self.pending.popleft().watcher) is not None:
+            watcher.passed()
         self._take_answers(out)
         return start
 

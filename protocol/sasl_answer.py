@@ -39,7 +39,7 @@ class SaslAnswer(FrameReader):
     def _lifetime(self, version: int) -> Structure:
         if not _FIRST_WITH_LIFETIME <= version <= _LAST_KNOWN:
             return
-        self.skip(SIZE.size)
+        self.skip(2 * SIZE.size)
         if version >= _FIRST_FLEXIBLE:
             yield from self.tags()
             self.skip(_ERROR_CODE_SIZE)

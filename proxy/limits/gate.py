@@ -26,7 +26,7 @@ from weir.protocol.record_counts import RecordCounts, counts_of
 from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import Head, RequestHead, before_others
 from weir.protocol.request_sender import CLIENT_ID_AT
-from weir.protocol.response_stream import Pending
+from weir.protocol.response_stream import Pending, ResponseWatcher
 from weir.protocol.steps import Steps
 from weir.proxy.limits.produce_answer import ProduceAnswer
 from weir.proxy.limits.stage import LimitStage
@@ -81,13 +81,37 @@ class LinkGate:
         """Whether the last Fetch brought nothing."""
         return self._brought is False
 
-    def may_hold(self, head: RequestHead, frame: Head) -> bool:
-        """Return whether it is a request that moves records, and not of the client that was found to have no limit."""
-        if head.api_key not in _LIMITED:
+    def may_hold(self, head: RequestHead, frame: Head, may_be_replicas: bool, /) -> ResponseWatcher | bool:
+        """Return whether it is a request that moves records, but of the known client only where that has to wait.
+
+        What fetches while nothing waits is seen by what is returned. `arrived` does the same, but for much more.
+        """
+        _, api_key, version, *_ = head
+        if api_key not in _LIMITED:
             return False
-        if self._known is not None or self._known_at != self._stage.clients.generation:
+        known_as = self._known_as
+        if (
+            self._known_at != self._stage.clients.generation
+            or frame[CLIENT_ID_AT : CLIENT_ID_AT + len(known_as)] != known_as
+        ):
             return True
-        return frame[CLIENT_ID_AT : CLIENT_ID_AT + len(self._known_as)] != self._known_as
+        client = self._known
+        if client is None:
+            return False
+        if (
+            api_key == PRODUCE
+            or may_be_replicas
+            or self._behind_since is not None
+            or self._since is not None
+            or self._client is not None
+            or not client.is_free()
+        ):
+            return True
+        counts = counts_of(api_key, version)
+        if counts is None:
+            return True
+        counts.on_passed = partial(self._fetched, client)
+        return counts
 
     def arrived(self, request: RequestBegins) -> Pass | Hold:
         """Hold or pass a request that has come."""
@@ -237,6 +261,7 @@ class LinkGate:
         if head.api_key != PRODUCE:
             counts.on_passed = partial(self._fetched, client)
             return Pass(answer_watcher=counts)
+        counts.left = head.frame_size
         counts.on_passed = partial(self._produced, client)
         if not head.expects_response:
             return Pass(watcher=counts.watch)
@@ -262,7 +287,8 @@ class LinkGate:
 
     def _fetched(self, client: Client, counts: RecordCounts) -> None:
         self._brought = self._stage.count(client, counts) > 0
-        self._all_answered()
+        if self._client is not None or self._sent_before:
+            self._all_answered()
 
     def _produced(self, client: Client, counts: RecordCounts) -> None:
         """Note that a request has passed: what it costs is known, so the next one in line need not wait for more."""

@@ -10,6 +10,7 @@ from weir.limits.clients import Client
 from weir.protocol.produce_response import with_throttle_time
 from weir.protocol.produce_versions import nearest_produce_version
 from weir.protocol.response_scanner import Buffer
+from weir.protocol.response_stream import ResponseObserver
 from weir.proxy.limits.stage import LimitStage
 
 _THROTTLE_TIME: Final = struct.Struct(">i")
@@ -23,7 +24,7 @@ _MOST_TOLD_ANYWAY: Final = 1.0
 _LONGEST_ANSWER: Final = 64 * 1024  # bytes of a Produce answer that is kept to be changed
 
 
-class ProduceAnswer:
+class ProduceAnswer(ResponseObserver):
     """Sees the answer to a Produce request, and tells a client that would wait for it how long to wait.
 
     A small answer is kept until it is whole, as the field comes last. `held` is how long the next request may be held,

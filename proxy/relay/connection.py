@@ -299,9 +299,9 @@ class Connection:
             case Pass(buffer):
                 if self.gate is None or self._goes_on(memoryview(buffer)):
                     self.to_upstream.append(buffer)
-            case Expect(api_key, api_version, correlation_id) if not self._discarded:
+            case Expect(api_key, api_version, correlation_id, watcher) if not self._discarded:
                 passing, self._passing = self._passing, _PLAIN
-                watcher = passing.answer_watcher
+                watcher = watcher or passing.answer_watcher
                 if api_key == SASL_AUTHENTICATE:
                     watcher = SaslAnswer(api_version, self.fetches.session_lasts)
                 self._expect(Pending(correlation_id, passing.observer, watcher=watcher))

@@ -79,10 +79,11 @@ class RequestGate(Protocol):
     It never has to do with more than one request that waits, as all later ones wait behind it.
     """
 
-    def may_hold(self, head: RequestHead, frame: Head) -> bool:
+    def may_hold(self, head: RequestHead, frame: Head, may_be_replicas: bool, /) -> ResponseWatcher | bool:
         """Return whether to ask `arrived` about this request. All others cost no more than this call.
 
-        `frame` is what is there of it, from its size on.
+        They pass; what sees the answer to one may be returned instead. `frame` is what is there of it, from its size
+        on. `may_be_replicas` is that of RequestBegins.
         """
 
     def arrived(self, request: RequestBegins) -> Pass | Hold:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.fakes.clock import MovedClock
 from tests.limits.limiters import LIMITS, batches
-from weir.limits.built_in import BUILT_IN, LATE_SECONDS, PacedLimiter, RecordBatchRateLimiter, RecordRateLimiter
+from weir.limits.built_in import BUILT_IN, LATE_SECONDS, RecordBatchRateLimiter, RecordRateLimiter
 from weir.limits.rate_limiter import Batch, RateLimiter
 from weir.limits.slowed_clock import SlowedClock
 
@@ -138,11 +138,6 @@ def test_late_batch_gains_a_little_and_one_after_idle_nothing(late: float, pause
     clock.move(0.1 + late)
     limiter.accumulate(batches(10))
     assert limiter.throttle_time() == pytest.approx(pause)
-
-
-def test_a_limiter_of_nothing_cannot_be_made() -> None:
-    with pytest.raises(NotImplementedError):
-        PacedLimiter()._units([])
 
 
 def test_polls_are_batches_whatever_is_in_them() -> None:

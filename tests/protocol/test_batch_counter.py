@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from tests.protocol.wire import fetch_response, produce, string
-from weir.protocol.record_counts import RecordCounts
+from weir.protocol.header import FETCH, PRODUCE
+from weir.protocol.record_counts import counts_of
 
 NONE, GZIP, LZ4 = 0, 1, 3
 
@@ -29,9 +30,11 @@ def count(records: bytes, cuts: tuple[int, ...] = (), *, starts_at_zero: bool = 
     """Count `records` in pieces that end at `cuts`; what lies around a piece must not matter."""
     if starts_at_zero:
         rest = struct.pack(">ii", 1000, 1) + string(b"a") + struct.pack(">iii", 1, 0, len(records)) + records
-        counts, data = RecordCounts("produce", 2), produce(1, 1, records=rest)
+        counts, data = counts_of(PRODUCE, 2), produce(1, 1, records=rest)
     else:
-        counts, data = RecordCounts("fetch", 1), fetch_response(1, version=1, topics=((b"a", ((0, 7, records),)),))
+        counts, data = counts_of(FETCH, 1), fetch_response(1, version=1, topics=((b"a", ((0, 7, records),)),))
+    assert counts is not None
+    counts.left = len(data)
     start = len(data) - len(records)
     edges = [0, start, *sorted(start + min(cut, len(records)) for cut in cuts), len(data)]
     for begin, end in pairwise(edges):

@@ -293,7 +293,7 @@ def test_any_bytes_either_pass_or_end_in_a_protocol_error(data: bytes, cuts: lis
 
 def holding(api_key: int = 0) -> RequestStream:
     stream = RequestStream()
-    stream.may_hold = lambda head, frame: head.api_key == api_key
+    stream.may_hold = lambda head, frame, _: head.api_key == api_key
     return stream
 
 

@@ -18,7 +18,8 @@ from weir.protocol.errors import (
     UnexpectedResponse,
 )
 from weir.protocol.fetch_response import ResponseTopic, encode_response_topics, made_up_entries
-from weir.protocol.record_counts import RecordCounts
+from weir.protocol.header import FETCH
+from weir.protocol.record_counts import RecordCounts, counts_of
 from weir.protocol.response_scanner import Buffer, Expected, FetchResponseScanner
 from weir.protocol.response_stream import Pending, ResponseStream
 
@@ -157,24 +158,22 @@ def test_an_answer_at_the_head_is_ready_only_between_responses() -> None:
     assert stream.ready_answers() == []
 
 
-class Watched(RecordCounts):
-    """Counts an answer, and tells when it has passed."""
-
-    see = RecordCounts.receive
-
-    def passed(self) -> None:
-        assert (self.left, self.fault) == (0, None)
-        self.has_passed = True
+def watcher() -> RecordCounts:
+    """Who counts an answer."""
+    counts = counts_of(FETCH, 3)
+    assert counts is not None
+    return counts
 
 
 @pytest.mark.parametrize("how", ["plain", "scanned", "watched"])
 def test_answers_go_out_in_the_order_of_their_requests(how: str) -> None:
-    watched: list[Watched] = []
+    passed: list[RecordCounts] = []
 
     def pending(correlation_id: int) -> Pending:
         if how == "watched":
-            watched.append(Watched("fetch", 3))
-            return Pending(correlation_id, watcher=watched[-1])
+            counts = watcher()
+            counts.on_passed = passed.append
+            return Pending(correlation_id, watcher=counts)
         return Pending(correlation_id, FetchResponseScanner(3, correlation_id) if how == "scanned" else None)
 
     first, second = fetch_response(1), fetch_response(3)
@@ -186,11 +185,12 @@ def test_answers_go_out_in_the_order_of_their_requests(how: str) -> None:
         assert stream.ready_answers() == []
         assert sent(stream, *chunks) == first + b"twotoo" + second + b"four"
         assert not stream.pending
-    assert all(one.has_passed for one in watched)
+        assert [counts.fault for counts in passed] == ([None, None] if how == "watched" else [])
+        passed.clear()
 
 
 def test_a_watched_response_is_under_way_until_its_last_byte() -> None:
-    stream, data = waiting(Pending(1, watcher=Watched("fetch", 3))), fetch_response(1)
+    stream, data = waiting(Pending(1, watcher=watcher())), fetch_response(1)
     assert sent(stream, data[:-1]) == data[:-1]
     assert not stream.at_boundary
     assert sent(stream, data[-1:]) == data[-1:]

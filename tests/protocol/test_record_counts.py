@@ -36,9 +36,15 @@ def batch(sizes: list[int] | None) -> bytes | None:
     )
 
 
+def made(api_key: int, version: int) -> RecordCounts:
+    counts = counts_of(api_key, version)
+    assert counts is not None
+    return counts
+
+
 def feed(counts: RecordCounts, data: bytes, cuts: tuple[int, ...] = ()) -> RecordCounts:
     """Feed `data`, a frame and more, in pieces; no byte beyond the frame may be taken."""
-    frame_size = 4 + int.from_bytes(data[:4], "big")
+    frame_size = counts.left = 4 + int.from_bytes(data[:4], "big")
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     taken = 0
     for begin, end in pairwise(edges):
@@ -98,8 +104,7 @@ def test_a_fetch_answer_in_any_pieces(
     )
     tags = b"\x00" if version >= 12 else b""
     data = frame(struct.pack(">i", 5) + tags + answer.encode(version=version))
-    counts = counts_of(FETCH, version)
-    assert counts is not None
+    counts = made(FETCH, version)
     feed(counts, data + b"next", cuts)
     assert (counts.topics, counts.fault) == (expected(version, 13, topics), None)
 
@@ -108,8 +113,7 @@ def test_a_fetch_answer_in_any_pieces(
 def test_a_fetch_answer_of_an_old_version(version: int) -> None:
     messages = built(1, NONE, [3, 4, 5])
     data = fetch_response(1, version=version, topics=((b"a", ((0, 7, messages), (1, 7, messages))), (b"b", ())))
-    counts = counts_of(FETCH, version)
-    assert counts is not None
+    counts = made(FETCH, version)
     assert feed(counts, data, tuple(range(len(data)))).topics == {b"a": [6, 2 * len(messages)]}
     assert counts.fault is None
 
@@ -140,8 +144,7 @@ def test_a_produce_request_in_any_pieces(
     )
     asked.with_header(correlation_id=5, client_id="connector-producer-files-0")
     data = asked.encode(version=version, header=True, framed=True)
-    counts = counts_of(PRODUCE, version)
-    assert counts is not None
+    counts = made(PRODUCE, version)
     feed(counts, data + b"next", cuts)
     assert (counts.topics, counts.fault) == (expected(version, 13, topics), None)
 
@@ -149,8 +152,7 @@ def test_a_produce_request_in_any_pieces(
 def test_a_produce_request_of_an_old_version() -> None:
     messages = built(0, NONE, [3, 4, 5])
     rest = struct.pack(">ii", 1000, 1) + string(b"a") + struct.pack(">iii", 1, 0, len(messages)) + messages
-    counts = counts_of(PRODUCE, 2)
-    assert counts is not None
+    counts = made(PRODUCE, 2)
     assert feed(counts, produce(1, 1, records=rest)).topics == {b"a": [3, len(messages)]}
 
 
@@ -163,7 +165,7 @@ def test_what_has_no_known_layout_is_not_counted() -> None:
 def test_any_bytes_pass_to_the_end_of_their_frame(
     version: int, data: bytes, is_produce: bool, cuts: tuple[int, ...]
 ) -> None:
-    counts = RecordCounts("produce", min(version, 13)) if is_produce else RecordCounts("fetch", version)
+    counts = made(PRODUCE, min(version, 13)) if is_produce else made(FETCH, version)
     feed(counts, frame(data) + b"next", cuts)
     assert counts.fault in (None, "frame", "partitions", "batch")
 
@@ -172,14 +174,14 @@ def test_a_corrupt_batch_costs_the_count_of_its_partition_alone() -> None:
     good = built(2, NONE, [3, 4])
     corrupt = good + b"\x00" * 100
     data = fetch_response(1, version=4, topics=((b"a", ((0, 7, corrupt), (1, 7, good))),))
-    counts = feed(RecordCounts("fetch", 4), data)
+    counts = feed(made(FETCH, 4), data)
     assert (counts.topics, counts.fault) == ({b"a": [4, 2 * len(good)]}, "batch")
 
 
 def test_an_array_that_cannot_fit_is_not_walked() -> None:
     body = struct.pack(">iii", 5, 0, 2**31 - 1) + bytes(100)
-    assert feed(RecordCounts("fetch", 1), frame(body) + b"x").fault == "frame"
-    counts = RecordCounts("fetch", 1)
+    assert feed(made(FETCH, 1), frame(body) + b"x").fault == "frame"
+    counts = made(FETCH, 1)
     counts.receive(memoryview(frame(body))[:16])
     assert counts.fault == "frame"
 
@@ -190,13 +192,13 @@ def test_the_partitions_and_topics_of_one_frame_are_bounded(monkeypatch: pytest.
     data = fetch_response(
         1, version=4, topics=tuple((name, ((0, 7, good), (1, 7, good))) for name in (b"a", b"b", b"c", b"d"))
     )
-    assert {name: counted[0] for name, counted in feed(RecordCounts("fetch", 4), data).topics.items()} == {
+    assert {name: counted[0] for name, counted in feed(made(FETCH, 4), data).topics.items()} == {
         b"a": 2,
         b"b": 2,
         b"": 4,
     }
     monkeypatch.setattr(record_counts, "MOST_PARTITIONS", 4)
-    counts = feed(RecordCounts("fetch", 4), data)
+    counts = feed(made(FETCH, 4), data)
     assert (counts.topics, counts.fault) == ({b"a": [2, 2 * len(good)], b"b": [2, 2 * len(good)]}, "partitions")
 
 
@@ -205,13 +207,13 @@ def test_records_that_pass_the_end_of_the_frame_are_not_counted() -> None:
     data = bytearray(fetch_response(1, version=4, topics=((b"a", ((0, 7, good),)),)))
     size_at = len(data) - len(good) - 4
     data[size_at : size_at + 4] = struct.pack(">i", len(good) + 1)
-    counts = feed(RecordCounts("fetch", 4), bytes(data))
+    counts = feed(made(FETCH, 4), bytes(data))
     assert (counts.topics, counts.fault) == ({}, "frame")
 
 
 def test_topic_of_which_no_batch_is_whole_is_not_among_those_counted() -> None:
     data = fetch_response(1, version=4, topics=((b"a", ((0, 7, built(2, NONE, [3])[:-1]),)),))
-    counts = feed(RecordCounts("fetch", 4), data)
+    counts = feed(made(FETCH, 4), data)
     assert (counts.topics, counts.fault) == ({}, None)
 
 
@@ -222,12 +224,12 @@ def test_records_whose_size_is_a_varint_of_two_bytes_are_counted() -> None:
         responses=[Topic(topic="a", partitions=[Partition(partition_index=0, records=good)])], version=12
     )
     data = frame(struct.pack(">i", 5) + b"\x00" + answer.encode(version=12))
-    assert feed(RecordCounts("fetch", 12), data).topics == {b"a": [1, 127]}
+    assert feed(made(FETCH, 12), data).topics == {b"a": [1, 127]}
 
 
 def test_a_varint_that_does_not_end_is_a_fault() -> None:
     data = frame(struct.pack(">i", 5) + varint(0) + struct.pack(">ihi", 0, 0, 0) + b"\xff" * 20)
-    assert feed(RecordCounts("fetch", 12), data + b"x").fault == "frame"
+    assert feed(made(FETCH, 12), data + b"x").fault == "frame"
 
 
 def share_fetched(number: int, acquired: list[tuple[int, int]], records: bytes | None, topic_id: UUID) -> bytes:

@@ -24,6 +24,7 @@ def lifetime(data: bytes, version: int, sizes: tuple[int, ...] = ()) -> float | 
     """What a SaslAnswer tells of `data` in pieces; no byte beyond the frame may be taken."""
     told: list[float | None] = []
     watcher, at = SaslAnswer(version, told.append), 0
+    watcher.left = len(data)
     for size in (*sizes, len(data)):
         if watcher.left:
             at += watcher.receive(memoryview(data + b"next")[at : at + size])

@@ -117,7 +117,7 @@ class HoldingGate:
     def __init__(self, link: OpenLink) -> None:
         self.link = link
 
-    def may_hold(self, head: RequestHead, frame: Head) -> bool:
+    def may_hold(self, head: RequestHead, frame: Head, may_be_replicas: bool, /) -> bool:
         return True
 
     def arrived(self, request: RequestBegins) -> Hold:

@@ -16,7 +16,7 @@ from tests.proxy.test_link_passthrough import random_requests, send_in_pieces
 from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import Head, RequestHead
 from weir.protocol.response_scanner import Buffer
-from weir.protocol.response_stream import Pending
+from weir.protocol.response_stream import Pending, ResponseObserver
 from weir.protocol.steps import Steps
 from weir.proxy.relay.outcomes import Answer, Hold, Outcome, Pass, Standing
 
@@ -26,12 +26,11 @@ PRODUCE, FETCH = 0, 1
 FAR = float("inf")
 
 
-class Reader:
+class Reader(ResponseObserver):
     """Sees a response's bytes, and lets them pass."""
 
-    def __init__(self) -> None:
-        self.seen = b""
-        self.done = self.is_dense = False
+    done = is_dense = False
+    seen = b""
 
     def receive(self, view: memoryview) -> tuple[list[Buffer], int]:
         missing = 4 - len(self.seen)
@@ -55,7 +54,7 @@ class Gate:
     answers: deque[bytes] = field(default_factory=deque)
     was_gone: int = 0
 
-    def may_hold(self, head: RequestHead, frame: Head) -> bool:
+    def may_hold(self, head: RequestHead, frame: Head, may_be_replicas: bool, /) -> bool:
         return head.api_key in self.api_keys
 
     def arrived(self, request: RequestBegins) -> Pass | Hold:
