@@ -56,9 +56,9 @@ class Limited:
 
 
 @contextlib.asynccontextmanager
-async def limited(*rules: Rule) -> AsyncIterator[Limited]:
-    """Run a relay with these rules."""
-    async with relaying() as relay:
+async def limited(*rules: Rule, **options: Any) -> AsyncIterator[Limited]:
+    """Run a relay with these rules, and with `options` of `relaying`."""
+    async with relaying(**options) as relay:
         clock = MovedClock()
         stage = LimitStage(clock, relay.relay.log, {TOPIC_ID.bytes: b"orders"}.get)
         stage.configure(rules)
@@ -86,8 +86,10 @@ def fetch(
     return bytes(asked.encode(version=version, header=True, framed=True))
 
 
-def fetched(number: int, records: int, version: int = 12, topic: str = "orders", throttle_time_ms: int = 0) -> bytes:
-    """The answer to it."""
+def fetched(
+    number: int, records: int, version: int = 12, topic: str = "orders", throttle_time_ms: int = 0, size: int = 50
+) -> bytes:
+    """The answer to it, with values of so many bytes."""
     topics = FetchResponse.FetchableTopicResponse
     answer = FetchResponse(
         throttle_time_ms=throttle_time_ms,
@@ -95,7 +97,7 @@ def fetched(number: int, records: int, version: int = 12, topic: str = "orders",
             topics(
                 topic=topic,
                 topic_id=TOPIC_ID,
-                partitions=[topics.PartitionData(partition_index=0, records=built(2, NONE, [50] * records))],
+                partitions=[topics.PartitionData(partition_index=0, records=built(2, NONE, [size] * records))],
             )
         ]
         if records

@@ -17,21 +17,24 @@ from time import monotonic, sleep
 
 import pytest
 
-from tests.proxy.limited import SOURCE, fetch, produce
+from tests.proxy.limited import SINK, SOURCE, fetch, fetched, produce
 from tests.proxy.test_server import Process, throttle_of
+from tests.sample_files import lines_in
 from weir.lab.network import Ports
+from weir.samples.schema import IntervalLine, LimitLine
 
 SECONDS = 20
 _SIZE = struct.Struct(">i")
 
 
 class Broker:
-    """Answers each request with its correlation id; `wait` keeps answers back until it is set."""
+    """Answers each request by `answers`, or with its correlation id; `go_on` keeps answers back until it is set."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
         self.go_on.set()
         self.connections = 0
+        self.answers: dict[bytes, bytes] = {}
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -47,7 +50,7 @@ class Broker:
         with connection, suppress(OSError):
             while frame := read_frame(connection):
                 self.go_on.wait(SECONDS)
-                connection.sendall(_SIZE.pack(8) + frame[4:8] + b"done")
+                connection.sendall(self.answers.get(frame[4:8], _SIZE.pack(8) + frame[4:8] + b"done"))
 
     def close(self) -> None:
         self.go_on.set()
@@ -89,13 +92,13 @@ def broker() -> Iterator[Broker]:
 class Sidecars:
     """A sidecar of `broker`, and those that take over from it."""
 
-    def __init__(self, folder: Path, broker: Broker) -> None:
+    def __init__(self, folder: Path, broker: Broker, tables: str = "") -> None:
         with Ports() as ports:
             self.port, self.admin = ports.take(), ports.take()
         self.file = folder / "weir.toml"
         self.text = (
             f'broker_id = 1\n[[ingress]]\nlisten = "127.0.0.1:{self.port}"\nupstream = "127.0.0.1:{broker.port}"\n'
-            f'[admin]\nlisten = "127.0.0.1:{self.admin}"\n'
+            f'[admin]\nlisten = "127.0.0.1:{self.admin}"\n{tables}'
         )
         self.first = Process(self.file, self.text)
         self.pids: list[int] = []
@@ -110,6 +113,11 @@ class Sidecars:
         assert found is not None
         self.pids.append(int(found[1]))
         return line
+
+    def end(self) -> None:
+        """End the last one as `systemctl stop` does."""
+        os.kill(self.pids[-1], signal.SIGTERM)
+        self.first.until_ended()
 
     def close(self) -> None:
         for pid in self.pids:
@@ -275,3 +283,35 @@ def test_a_fetch_that_was_held_is_answered_in_time(sidecars: Sidecars) -> None:
         assert monotonic() - begin < 11
         assert read_frame(client)[:4] == _SIZE.pack(2)
         assert 11.9 < monotonic() - begin < 13
+
+
+@pytest.mark.long
+def test_an_answer_under_way_passes_counts_and_is_paid_for_once(tmp_path: Path, broker: Broker) -> None:
+    """Its first bytes pass before the hand-over, the others after it; so it is with the bytes in samples."""
+    folder = tmp_path / "samples"
+    sidecars = Sidecars(tmp_path, broker, f'[export]\ndirectory = "{folder}"\ninterval_seconds = 60\n')
+    try:
+        change(sidecars, "PATCH", "/v1/limits", {"client": [{"client_id": SINK, "record.rate.limit": 1000}]})
+        large = broker.answers[_SIZE.pack(1)] = fetched(1, 3000, size=3000)
+        with connected(sidecars) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)  # the systems keep less than half of it
+            client.sendall(fetch(1))
+            first = _exactly(client, 1000)
+            sidecars.hand_over()
+            sidecars.first.until("event=handing_over connections=1")
+            client.sendall(fetch(2))
+            begin = monotonic()
+            assert first + _exactly(client, len(large) - len(first)) == large
+            passed = monotonic()
+            sidecars.taken_over()
+            assert answer(client) == 2
+            assert begin + 2.9 < monotonic() < passed + 4.5
+        sidecars.end()
+        lines = lines_in(folder)
+        limits = [line for line in lines if isinstance(line, LimitLine)]
+        intervals = [line for line in lines if isinstance(line, IntervalLine)]
+        assert [line.records for line in limits if line.records] == [3000]
+        assert sum(line.client_bytes_in or 0 for line in intervals) == len(fetch(1) + fetch(2))
+        assert sum(line.client_bytes_out or 0 for line in intervals) == len(large) + 12
+    finally:
+        sidecars.close()

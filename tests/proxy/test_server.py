@@ -61,6 +61,11 @@ class Process:
                 return line
         raise AssertionError(f"the process ended without {part!r}:\n{''.join(self.lines)}")
 
+    def until_ended(self) -> None:
+        """Wait until nobody writes the log any more: not those either that took over."""
+        self._reading.join(DEADLINE_SECONDS)
+        assert not self._reading.is_alive()
+
     def kill(self) -> None:
         self.child.kill()
         self.child.wait()

@@ -75,7 +75,7 @@ class SecurePeer(Peer):
     async def receive(self, size: int) -> bytes:
         """Receive exactly `size` bytes; fewer when the other end sends no more."""
         received = bytearray()
-        while len(received) < size and (chunk := await self._waited(lambda: self.connection.recv(2**16))):
+        while (left := size - len(received)) and (chunk := await self._waited(partial(self.connection.recv, left))):
             received += chunk
         return bytes(received)
 

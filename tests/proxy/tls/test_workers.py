@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.relaying import Relaying, relaying, round_trip
+from tests.limits.limiters import rule
 from tests.protocol.wire import request, response
+from tests.proxy.limited import SINK, fetch, fetched, limited, read_fetched
 from tests.proxy.tls.securing import BROKER, FOLLOWER, Keys, SecurePeer, secure_broker, secure_client
+from weir.proxy.limits.gate import LOOK_SECONDS
 from weir.proxy.relay.transport import Transport
 from weir.proxy.tls.keys import load_client_keys
 from weir.proxy.tls_workers import pool
@@ -226,3 +229,23 @@ async def test_half_closed_client_still_gets_its_answer(keys: Keys) -> None:
         broker.close()
         with pytest.raises(ssl.SSLZeroReturnError):
             await client.receive(1)
+
+
+async def test_a_held_fetch_gives_way_to_what_its_client_sends_behind_it(keys: Keys) -> None:
+    """What came is with the worker; what stands behind the held request is seen there."""
+    async with limited(rule(SINK, 100), tls=keys.server(), workers=1) as found:
+        client = await secure_client(found.relay, keys, keys.follower)
+        broker = await found.relay.accept()
+        await found.passes_with(client, broker, fetch(1), fetched(1, 300))
+        await found.is_held(client, broker, fetch(2))
+        await found.move(LOOK_SECONDS)
+        await asyncio.sleep(0.05)
+        assert found.has_held()
+        await client.send(request(3, 0, 3))
+        async with asyncio.timeout(5):
+            while found.has_held():
+                await found.move(0.001)
+                await asyncio.sleep(0.01)
+        assert read_fetched(await client.receive_frame(), 12).error_code == 71  # its session begins anew
+        await broker.expect(request(3, 0, 3))
+        assert found.clock() < 1002.9, "not because its pause was over"
