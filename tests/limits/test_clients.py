@@ -42,6 +42,24 @@ def test_pause_is_the_longest_of_the_limiters_not_their_sum(
     assert client(found).pause() == pytest.approx(max(pauses, default=0))
 
 
+@pytest.mark.parametrize("rules", [(rule(records=100),), (rule("m*", 1e6), rule(records=100))])
+def test_a_client_is_free_where_every_request_would_go_at_once(rules: tuple[Rule, ...]) -> None:
+    found, clock, _ = clients(*rules)
+    mine, first, second = client(found), Line("first"), Line("second")
+    assert mine.is_free()
+    mine.count(batches(50))
+    assert not mine.is_free(), "a pause is not over"
+    assert mine.asks(first) > 0
+    assert mine.asks(second) > 0
+    clock.move(0.6)
+    assert not mine.is_free(), "two are in line"
+    mine.goes(first)
+    mine.leaves(second)
+    assert not mine.is_free(), "the answer to the first is waited for"
+    mine.leaves(first)
+    assert mine.is_free()
+
+
 def test_every_rule_that_covers_a_client_counts() -> None:
     found, _, _ = clients(rule("*", 1000), rule("connector-*", 100), rule("other", 1))
     for name, pause in ((SINK.format(0), 0.5), ("mine", 0.05)):

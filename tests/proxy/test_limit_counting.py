@@ -17,7 +17,7 @@ from tests.protocol.test_batch_counter import NONE, built
 from tests.protocol.wire import frame
 from tests.proxy.limited import SINK, fetch, fetched, limited
 from weir.protocol.header import FETCH
-from weir.protocol.record_counts import counts_of
+from weir.protocol.record_counts import RecordCounts, counts_of
 from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import RequestHead, read_request_head
 from weir.protocol.request_sender import RequestSender
@@ -116,6 +116,21 @@ async def test_unlimited_client_is_asked_about_once_until_a_change() -> None:
         await found.is_held(client, broker, fetch(11, client_id="mine"))
         found.stage.configure([])
         await broker.expect(fetch(11, client_id="mine"))
+
+
+@pytest.mark.parametrize("version", [4, 12, 18])
+async def test_what_may_be_a_replicas_fetch_is_asked_about_of_a_known_client_too(version: int) -> None:
+    async with limited(rule(SINK, 1e6)) as found:
+        client, broker = await found.relay.connect()
+        await found.passes_with(client, broker, fetch(1), fetched(1, 1))
+        found.clock.move(1)
+        (link,) = found.relay.listener.links
+        data = fetch(2, version)
+        head = read_request_head(data)
+        assert isinstance(head, RequestHead)
+        assert link.connection.gate is not None
+        assert isinstance(link.connection.gate.may_hold(head, data, False), RecordCounts)
+        assert link.connection.gate.may_hold(head, data, True) is True
 
 
 def test_ids_of_unlike_ends_or_lengths_are_told_apart() -> None:
