@@ -14,6 +14,7 @@ Structure: TypeAlias = Generator[int, None, None]
 """Reads a frame from `at` on. It yields n to have n bytes there in one piece, and may set `at` behind `end` before."""
 
 _NOTHING: Final = memoryview(b"")
+_NO_MORE: Final = -1  # wants a structure that has ended: an exception would cost more
 
 
 class CannotRead(Exception):
@@ -52,19 +53,17 @@ class FrameReader:
         if self._structure is not None:
             own = view[:end]
             try:
-                self._read(self._structure, own, end)
-            except StopIteration:
-                self._structure = None
+                self.done = self._read(self._structure, own, end)
+                if not self.done:
+                    own.release()  # the structure keeps it
+                    if not self.left:
+                        raise CannotRead("frame")
             except (CannotRead, MalformedFrame) as error:
-                self._structure = None
+                self.done = True
                 self.fault = self.fault or (str(error) if isinstance(error, CannotRead) else "frame")
-            else:
-                own.release()  # the structure keeps it
-                if not self.left:
-                    self._structure = None
-                    self.fault = self.fault or "frame"
             self.view = _NOTHING
-            self.done = self._structure is None
+            if self.done:
+                self._structure = None
         return end
 
     def step_over(self) -> int:
@@ -74,8 +73,8 @@ class FrameReader:
         self.left -= size
         return size
 
-    def _read(self, structure: Structure, view: memoryview, end: int) -> None:
-        """Let the structure read `view[:end]`. StopIteration where it has read all that it wants."""
+    def _read(self, structure: Structure, view: memoryview, end: int) -> bool:
+        """Let the structure read `view[:end]`. Returns whether it has read all that it wants."""
         at = 0
         while (at := at + self._skip) <= end:
             self._skip = 0
@@ -83,7 +82,7 @@ class FrameReader:
                 stop = at + self._wanted - len(self._held)
                 self._held += view[at:stop]
                 if stop > end:
-                    return
+                    return False
                 self.view, self.at, self.end = memoryview(self._held), 0, len(self._held)
                 self.frame_end = self.end + end - stop + self.left
                 self._held = b""
@@ -91,12 +90,15 @@ class FrameReader:
             else:
                 self.view, self.at, self.end, self.frame_end = view, at, end, end + self.left
                 at = end
-            self._wanted = next(structure)
+            self._wanted = next(structure, _NO_MORE)
+            if self._wanted == _NO_MORE:
+                return True
             if self.at < self.end:
                 self._held = bytes(self.view[self.at :])
             else:
                 self._skip = self.at - self.end
         self._skip = at - end
+        return False
 
     # For structures
 
