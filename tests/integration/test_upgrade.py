@@ -3,11 +3,15 @@
 import os
 import re
 import signal
+import socket
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 
 import pytest
+from confluent_kafka import Producer
+from kafka.protocol.consumer import FetchRequest
 
 from tests.integration.captures import CAPTURES, links, unharmed
 from tests.integration.moves import (
@@ -22,10 +26,13 @@ from tests.integration.moves import (
     throttled_move,
     wait_for_bytes,
 )
+from tests.proxy.limited import SINK
 from weir.lab.cluster import Cluster
+from weir.lab.connect import through_sidecar
 from weir.lab.hosted import HostedCluster
 from weir.lab.modes import KraftCluster
 from weir.lab.produce import LiveProducer
+from weir.lab.settings import Route
 from weir.lab.sidecar import Sidecar
 
 pytestmark = pytest.mark.integration
@@ -86,6 +93,51 @@ def test_listeners_hand_over_in_mid_move_and_no_record_waits() -> None:
             assert_rate(received[moved].series(), begun, now(received[moved]), RATE)
         assert_not_stalled(producer)
         cluster.check_logs()
+
+
+def test_a_limited_answer_under_way_comes_whole_and_is_paid_for_once() -> None:
+    """A consumer reads 12 MB of records slowly, so half of them pass after the old process was to go."""
+    with KraftCluster(1, routes=Route.INGRESS) as cluster, ended(cluster.sidecars):
+        cluster.create_topic("orders", {0: [1]})
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers[0], "linger.ms": 50})
+        for _ in range(3000):
+            producer.produce("orders", os.urandom(4000), partition=0)
+        producer.flush()
+        sidecar = cluster.sidecars[1]
+        status, body = sidecar.http("PUT", "/v1/limits", {"client": [{"client_id": SINK, "record.rate.limit": 1000}]})
+        assert status == 200, body
+        host, _, port = through_sidecar(cluster, 1).rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=30) as consumer, consumer.makefile("rb") as answers:
+            consumer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+            consumer.sendall(_fetch_of_all(1))
+            size = answers.read(4)
+            os.kill(sidecar.pid, signal.SIGUSR2)
+            cluster.wait_for("the hand-over", lambda: "event=handing_over connections=1" in sidecar.output(), 60)
+            consumer.sendall(_fetch_of_all(2))
+            begin = time.monotonic()
+            first = answers.read(int.from_bytes(size))
+            passed = time.monotonic()
+            again = answers.read(int.from_bytes(answers.read(4)))
+            assert begin + 2.9 < time.monotonic() < passed + 6
+        assert (first[:4], again[:4]) == ((1).to_bytes(4), (2).to_bytes(4))
+        assert len(first) > 12 * MB
+        assert first[4:] == again[4:]
+        cluster.wait_for("a new process", partial(_has_handed_over, sidecar, 1), 60)
+        assert sidecar.wait(10) == 0
+
+
+def _fetch_of_all(number: int) -> bytes:
+    topics = FetchRequest.FetchTopic
+    partition = topics.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=50 * MB)
+    asked = FetchRequest(
+        version=12,
+        session_id=0,
+        session_epoch=-1,
+        max_wait_ms=6000,
+        topics=[topics(topic="orders", partitions=[partition])],
+    )
+    asked.with_header(correlation_id=number, client_id=SINK)
+    return bytes(asked.encode(version=12, header=True, framed=True))
 
 
 @pytest.mark.parametrize("ipv6", [False, True], ids=["ipv4", "ipv6"])
