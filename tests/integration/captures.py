@@ -26,7 +26,7 @@ CAPTURES = [
 def unharmed(cluster: HostedCluster, live: str, p99_seconds: float = 5.0) -> Iterator[LiveProducer]:
     """Produce with acks=all while the block runs: every acked record is there once, and no ISR has shrunk."""
     shrunk = shrinks(cluster)
-    with LiveProducer(cluster.bootstrap_servers, live, [0], rate=200) as producer:
+    with LiveProducer(cluster.bootstrap_servers, live, [0], rate=50) as producer:
         yield producer
     assert_read_once(cluster, live, producer)
     assert shrinks(cluster) == shrunk
