@@ -192,6 +192,7 @@ _COMMON: dict[str, object] = {
     "auto.leader.rebalance.enable": False,  # a leader moves only when a test says so
     "log.cleaner.dedupe.buffer.size": 4 * 2**20,  # instead of 128 MiB, a third of the heap
     "log.segment.delete.delay.ms": 1000,
+    "metric.reporters": "",  # nobody asks by JMX, and each of its beans costs a start a little
 }
 
 
