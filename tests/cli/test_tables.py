@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.parquet import hours, write
+from tests.quick_java import QUICK_JAVA
 from weir.pipeline.tables import ALL_TABLES, BROKER_RATES, POINTER
 
 pytestmark = pytest.mark.spark
@@ -34,9 +35,9 @@ def _weir(tables: Path, *words: str) -> tuple[int, str, str]:
     """Run a command where viewfs://cluster/tables leads to the tables."""
     mounted = "spark.hadoop.fs.viewfs.mounttable.cluster.link./tables"
     (tables.parent / "spark-defaults.conf").write_text(f"{mounted} file://{tables}\n")
-    environment = os.environ | {"SPARK_CONF_DIR": str(tables.parent), "SPARK_LOCAL_IP": "127.0.0.1"}
+    own = {"SPARK_CONF_DIR": str(tables.parent), "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": QUICK_JAVA}
     command = [sys.executable, "-m", "weir", *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    done = subprocess.run(command, env=os.environ | own, capture_output=True, text=True, timeout=SECONDS)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import duckdb
 
+from tests.quick_java import QUICK_JAVA
 from weir.lab.jars import ensure
 
 FEW = ("wholeStage=false", "factoryMode=NO_CODEGEN")
@@ -22,7 +23,7 @@ def build(source: str, tables: Path, first: str, last: str, *more: str) -> subpr
     compiled = " ".join(f"--conf spark.sql.codegen.{setting}" for setting in FEW)
     environment = os.environ | {
         "PYSPARK_SUBMIT_ARGS": f"--jars {connector} {compiled} --conf spark.sql.shuffle.partitions=2 pyspark-shell",
-        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
+        "JAVA_TOOL_OPTIONS": QUICK_JAVA,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     period = ("--from", first, "--to", f"{date.fromisoformat(last) + timedelta(days=1)}")

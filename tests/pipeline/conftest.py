@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.exported import DAY, write_lines
 from tests.pipeline.many_samples import generate
+from tests.quick_java import QUICK_JAVA
 from weir.pipeline.days import Days
 from weir.pipeline.duck import read as duck_read
 from weir.pipeline.engine import DUCKDB, SPARK, on
@@ -38,8 +39,8 @@ FOR_FEW_LINES: dict[str, bool | float | int | str | None] = {
 NO_PYTHON = "/nowhere/python"
 """The Python of the executors: a job that asks for one fails, for they are to need nothing but Spark."""
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
-"""Java's fast compiler alone. It would have 48 MB for its code, which are full after some tests, and then stop."""
+OF_ALL_TESTS = f"{QUICK_JAVA} -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+"""The fast compiler would have 48 MB for its code, which are full after some tests, and then stop."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -74,7 +75,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.memory", "1g")
-            .config("spark.driver.extraJavaOptions", f"-Duser.timezone={ELSEWHERE} {QUICK_JAVA}")
+            .config("spark.driver.extraJavaOptions", f"-Duser.timezone={ELSEWHERE} {OF_ALL_TESTS}")
             .config("spark.sql.session.timeZone", ELSEWHERE)
             .config(map=SPARK_SETTINGS | FOR_FEW_LINES)
             .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))

@@ -22,6 +22,7 @@ from tests.installed import Environment
 from tests.pipeline.conftest import FOR_FEW_LINES, NO_PYTHON
 from tests.pipeline.exported import DAY
 from tests.pipeline.many_samples import independent_sums, table_sums
+from tests.quick_java import QUICK_JAVA
 from weir.pipeline.day_tables import QUARANTINE, TABLES
 from weir.pipeline.open_tables import published
 from weir.pipeline.page.read import read_page
@@ -51,7 +52,7 @@ def _started(command: tuple[str, ...], samples: Path, tables: Path, **variables:
     environment = dict(os.environ)
     environment |= {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": NO_PYTHON}
     environment |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{PYSPARK.parent}", "SPARK_LOCAL_IP": "127.0.0.1"}
-    environment["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1"  # to compile well does not pay for few lines
+    environment["JAVA_TOOL_OPTIONS"] = QUICK_JAVA
     settings = tables.parent / "spark-defaults.conf"
     if not settings.exists():
         wanted = FOR_FEW_LINES | {"spark.driver.extraJavaOptions": OWN_JAVA_OPTION}

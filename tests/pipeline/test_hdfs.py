@@ -20,6 +20,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from tests.pipeline.conftest import FOR_FEW_LINES
 from tests.pipeline.exported import DAY
+from tests.quick_java import QUICK_JAVA
 from weir.lab.errors import LabError
 from weir.lab.jars import ensure
 from weir.lab.java import find_java
@@ -99,7 +100,7 @@ def _started(folder: Path, source: str, tables: str, **settings: str) -> subproc
         "PYTHONPATH": str(ROOT),
         "SPARK_CONF_DIR": str(folder),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
+        "JAVA_TOOL_OPTIONS": QUICK_JAVA,
     }
     weir = (sys.executable, "-m", "weir", "report", "build", "--master", "local[2]")
     return subprocess.Popen(

@@ -16,6 +16,7 @@ import pytest
 from tests.pipeline.conftest import FOR_FEW_LINES
 from tests.pipeline.exported import DAY
 from tests.pipeline.made_s3 import MadeS3, made_s3
+from tests.quick_java import QUICK_JAVA
 from weir.lab.errors import LabError
 from weir.lab.jars import ensure
 from weir.pipeline.duck.build import build
@@ -59,7 +60,7 @@ def _run(folder: Path, s3: MadeS3, jars: str, *words: str) -> tuple[int, str, st
     environment = {
         "PYTHONPATH": str(ROOT),
         "SPARK_CONF_DIR": str(folder),
-        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
+        "JAVA_TOOL_OPTIONS": QUICK_JAVA,
     }
     weir = (sys.executable, "-m", "weir")
     ended = subprocess.run(

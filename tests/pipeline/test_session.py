@@ -15,6 +15,8 @@ from py4j.clientserver import JavaClient
 from py4j.protocol import MEMORY_COMMAND_NAME
 from pyspark.sql import SparkSession, functions
 
+from tests.quick_java import QUICK_JAVA
+
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +35,7 @@ spark.stop()
 
 
 def _settings(command: list[str], **environment: str) -> list[str | None]:
-    own = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    own = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": QUICK_JAVA}
     said = subprocess.run(command, env=os.environ | own | environment, stdout=subprocess.PIPE, check=True, timeout=300)
     found: list[str | None] = json.loads(said.stdout)
     return found
@@ -76,7 +78,8 @@ def test_column_is_asked_for_in_two_questions(spark: SparkSession, monkeypatch: 
 def test_master_that_is_none_is_told_in_a_sentence() -> None:
     build = ("report", "build", "--input", "i", "--output", "o", "--from", "2026-11-02", "--to", "2026-11-03")
     command = [sys.executable, "-m", "weir", *build, "--master", "nowhere"]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    environment = {**os.environ, "JAVA_TOOL_OPTIONS": QUICK_JAVA}
+    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert said.returncode == 1
     assert said.stderr.splitlines()[-1].startswith("weir: Spark does not start: org.apache.spark.SparkException: ")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tests.pipeline.conftest import FOR_FEW_LINES, QUICK_JAVA
+from tests.pipeline.conftest import FOR_FEW_LINES, OF_ALL_TESTS
 from tests.pipeline.oracle.run import Build, run
 from weir.pipeline.build import build
 from weir.pipeline.duck.build import build as build_with_duckdb
@@ -43,7 +43,7 @@ def _on_spark(stack: contextlib.ExitStack) -> Build:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", QUICK_JAVA)
+        .config("spark.driver.extraJavaOptions", OF_ALL_TESTS)
         .config(map=FOR_FEW_LINES)
         .getOrCreate()
     )
