@@ -16,7 +16,7 @@ from weir.pipeline.tables import ALL_TABLES, BROKER_RATES, POINTER
 pytestmark = pytest.mark.spark
 
 DAYS = ("2026-11-02", "2026-11-03")
-SECONDS = 120
+SECONDS = 600  # at the lowest priority, beside brokers
 
 
 @pytest.fixture

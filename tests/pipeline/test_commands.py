@@ -38,7 +38,7 @@ SUBMIT = (
     *("--master", "local[2]", "--conf", "spark.ui.enabled=false"),
 )
 JOB = ROOT / "pipeline" / "build.py"
-SECONDS = 300
+SECONDS = 600
 OWN_JAVA_OPTION = "-Dmine=kept"
 RANGE = ("--from", f"{DAY}", "--to", f"{DAY + timedelta(days=1)}")
 

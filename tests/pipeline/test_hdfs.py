@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 JARS = Path(pyspark.__file__).parent / "jars"
-SECONDS = 120
+SECONDS = 600  # at the lowest priority, beside brokers
 RANGE = ("--from", f"{DAY}", "--to", f"{DAY + timedelta(days=1)}")
 
 
