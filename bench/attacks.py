@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.attack_peers import ATTACKS, HALVES, NEVER_READ, NICENESS, SCRAPERS, fetch_once
-from bench.processes import Sidecar, calling, next_line, serving, sidecar
+from bench.processes import Sidecar, calling, next_line, serving, sidecar, throttled
 from bench.sockets import connect, latencies, metadata_request, throughput
 from bench.table import Report, begin, by_round, parser, run, turned, with_trees
 from weir.proxy.event_loop import raise_descriptor_limit
@@ -39,10 +39,7 @@ MOST_TURN_MS = 20.0  # on a machine with ten times as much to do as it has cores
 CROWD = "connections of one address"
 _OTHERS = 100  # connections beside the crowd, with those that are not closed yet
 
-NO_BYTES = (
-    '[throttle]\n"leader.replication.throttled.rate" = 0\n'
-    '[throttle.topics.t]\n"leader.replication.throttled.replicas" = "*"\n'
-)
+NO_BYTES = throttled(0)
 COLUMNS = (
     "attack | p50 beside, ms .2 | p99 beside, ms .2 | p50 under, ms .2 | p99 under, ms .2 | "
     "p99 turn, ms of CPU .2 | longest turn .1 | p99, x .2"

@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 
 from bench.peers import Follower, keys_of
-from bench.processes import Sidecar, serving, sidecar
+from bench.processes import Sidecar, serving, sidecar, throttled
 from bench.sockets import connect, receive_frame
 from bench.table import begin, parser, run, with_trees
 
@@ -61,13 +61,9 @@ def _turns(between: Sidecar, topics: int, version: int) -> tuple[float, float]:
     return between.turns()
 
 
-def _sidecar(upstream: int, tree: Path, throttled: int) -> AbstractContextManager[Sidecar]:
-    """A watched sidecar on whose leader's side the first `throttled` topics are throttled."""
-    lists = "".join(
-        f'[throttle.topics.{name.decode()}]\n"leader.replication.throttled.replicas" = "*"\n'
-        for name, _ in keys_of(throttled, 1)
-    )
-    tables = f'[throttle]\n"leader.replication.throttled.rate" = 1000000\n{lists}'
+def _sidecar(upstream: int, tree: Path, topics: int) -> AbstractContextManager[Sidecar]:
+    """A watched sidecar on whose leader's side so many topics are throttled."""
+    tables = throttled(1_000_000, [name for name, _ in keys_of(topics, 1)])
     return sidecar(upstream, tables=tables, tree=tree, watched=True)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from bench.peers import BATCH_BYTES, Follower
-from bench.processes import calling, next_line, serving, sidecar
+from bench.processes import calling, next_line, serving, sidecar, throttled
 from bench.sockets import Fetcher, worst_second
 from bench.table import begin, parser, run, with_trees
 from weir.proxy.event_loop import raise_descriptor_limit
@@ -51,14 +51,6 @@ class Followed(msgspec.Struct):
     """From the first connection on until every link had its first data of a grant; None where one had none."""
     answers_per_second: float
     errors: int
-
-
-def throttled(quota: int) -> str:
-    """The [throttle] of a leader's sidecar: this rate for topic t."""
-    return (
-        f'[throttle]\n"leader.replication.throttled.rate" = {quota}\n'
-        '[throttle.topics.t]\n"leader.replication.throttled.replicas" = "*"\n'
-    )
 
 
 def new_fetcher(port: int, number: int, version: int) -> Fetcher:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from bench.peers import Follower, keys_of
-from bench.processes import Sidecar, serving, sidecar
+from bench.processes import Sidecar, serving, sidecar, throttled
 from bench.sockets import connect, receive_frame
 from bench.table import begin, parser, progress, run, with_trees
 
@@ -33,23 +33,25 @@ def main() -> int:
     options = parser("memory", "Measure a sidecar's memory while connections come and go.", trees=True)
     options.add_argument("--minutes", type=float, default=5.0, help="how long (5)")
     chosen, report = begin(options)
+    tables = throttled(1_000_000, [name for name, _ in keys_of(THROTTLED, 1)])
     for minutes, tree, label in with_trees([chosen.minutes], chosen.tree):
-        with serving("sockets.serve", 0) as leader, sidecar(leader, tables=_throttled(), tree=tree) as between:
+        with serving("sockets.serve", 0) as leader, sidecar(leader, tables=tables, tree=tree) as between:
             rows = list(_measure(between, 60 * minutes))
         report.table(f"Memory while connections come and go{label}", "minutes .1 | connections | RSS, MB .1", rows)
-        half, *later = [float(str(row[2])) for row in rows[len(rows) // 2 - 1 :]]
+        half, *later = [resident for _, _, resident in rows[ROWS // 2 - 1 :]]
         report.bound(f"growth in the second half of the time, MB{label}", max(later) - half, most=MOST_GROWTH_MB)
     return report.status
 
 
-def _measure(between: Sidecar, seconds: float) -> Iterator[Sequence[object]]:
+def _measure(between: Sidecar, seconds: float) -> Iterator[tuple[float, int, float]]:
     draws, keys, start, count = random.Random(1), keys_of(TOPICS, 1), time.monotonic(), 0
     for row in range(1, ROWS + 1):
         while (passed := time.monotonic() - start) < seconds * row / ROWS:
             _come_and_go(between.port, draws, keys)
             count += 1
-        progress(f"{passed / 60:.1f} minutes, {count} connections, {between.resident_mb():.1f} MB")
-        yield passed / 60, count, between.resident_mb()
+        resident = between.resident_mb()
+        progress(f"{passed / 60:.1f} minutes, {count} connections, {resident:.1f} MB")
+        yield passed / 60, count, resident
 
 
 def _come_and_go(port: int, draws: random.Random, keys: Sequence[tuple[bytes, int]]) -> None:
@@ -66,14 +68,6 @@ def _come_and_go(port: int, draws: random.Random, keys: Sequence[tuple[bytes, in
             for _ in range(draws.randint(1, FETCHES)):
                 connection.sendall(follower.request(is_full=True))
                 receive_frame(connection)
-
-
-def _throttled() -> str:
-    lists = "".join(
-        f'[throttle.topics.{name.decode()}]\n"leader.replication.throttled.replicas" = "*"\n'
-        for name, _ in keys_of(THROTTLED, 1)
-    )
-    return f'[throttle]\n"leader.replication.throttled.rate" = 1000000\n{lists}'
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -110,6 +110,14 @@ class Sidecar(Way):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/metrics") as answer:
             lines = answer.read().decode().splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+def throttled(rate: int, topics: Iterable[bytes] = (b"t",)) -> str:
+    """The [throttle] of a leader's sidecar: this rate (bytes/s) for all replicas of `topics`."""
+    lists = "".join(
+        f'[throttle.topics.{name.decode()}]\n"leader.replication.throttled.replicas" = "*"\n' for name in topics
+    )
+    return f'[throttle]\n"leader.replication.throttled.rate" = {rate}\n{lists}'
 
 
 @contextlib.contextmanager

@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bench.many_links import new_fetcher, throttled
+from bench.many_links import new_fetcher
 from bench.peers import BATCH_BYTES
-from bench.processes import serving, sidecar
+from bench.processes import serving, sidecar, throttled
 from bench.sockets import Fetcher, worst_second
 from bench.table import begin, parser, run, with_trees
 
