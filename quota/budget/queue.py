@@ -45,13 +45,13 @@ class BudgetQueue:
         self._number = 0
         self._owed = 0.0  # bytes that FLOOR has given to links that are not urgent and they have not had yet
         self._line: list[Claim] = []  # all claims, the next one first
-        self._urgent_count = 0
         # Every plan of every link asks for the bytes ahead of it, and claims change less often: they are summed up
         # once. Claims that have lapsed are in the sums with 0 bytes.
         self._is_summed = True
-        self._lapses_at = math.inf  # when the first of the claims lapses, or of those that have is removed
+        self._lapses_at = math.inf  # when the next claim lapses, or one that has lapsed is removed
         self._sums: list[float] = [0.0]  # the bytes ahead of each place in the line, and last the total
         self._urgent_sums: list[float] = [0.0]  # the same of the urgent claims
+        self._has_urgent = False
         self._least_other = math.inf  # the smallest claim that is not urgent
 
     def ahead_of(
@@ -64,7 +64,7 @@ class BudgetQueue:
             place = self._index((self._start_of(link if replica is None else replica, turn), self._number))
         else:
             place = self._index(own.place)
-        if not (self._urgent_count or is_urgent) or self._is_floor_due():
+        if not (self._has_urgent or is_urgent) or self._is_floor_due():
             return self._sums[place]
         urgent = self._urgent_sums
         if is_urgent:
@@ -74,7 +74,7 @@ class BudgetQueue:
     def first(self) -> Hashable | None:
         """Return the link whose turn is next; None when nobody waits."""
         now = self._sum_up(None)
-        has_ranks = self._urgent_count > 0 and not self._is_floor_due()
+        has_ranks = self._has_urgent and not self._is_floor_due()
         for claim in self._line:
             if claim.until >= now and (claim.is_urgent or not has_ranks):
                 return claim.link
@@ -108,7 +108,6 @@ class BudgetQueue:
             self._enter(claim)
         elif (claim.size, claim.is_urgent) != (size, is_urgent) or claim.until < self._clock():
             self._is_summed = False
-        self._urgent_count += is_urgent - claim.is_urgent
         claim.size, claim.share, claim.until = size, size if share is None else share, until
         claim.is_urgent = is_urgent
         self._lapses_at = min(self._lapses_at, until)
@@ -141,7 +140,6 @@ class BudgetQueue:
         claim = self.claims.pop(link, None)
         if claim is not None:
             self._is_summed = False
-            self._urgent_count -= claim.is_urgent
             del self._line[self._index(claim.place)]
             others = self._claims_of[claim.replica]
             others.remove(claim)
@@ -165,7 +163,6 @@ class BudgetQueue:
 
     def _enter(self, claim: Claim) -> None:
         self._is_summed = False
-        self._urgent_count += claim.is_urgent
         self._line.insert(self._index(claim.place), claim)
         self.claims[claim.link] = claim
         self._claims_of.setdefault(claim.replica, []).append(claim)
@@ -185,7 +182,8 @@ class BudgetQueue:
         sizes = [claim.size if claim.until >= now else 0.0 for claim in line]
         self._sums = [0.0, *accumulate(sizes)]
         self._urgent_sums, self._least_other = [0.0] * len(self._sums), math.inf
-        if self._urgent_count:
+        self._has_urgent = any([claim.is_urgent for claim in line])
+        if self._has_urgent:
             urgent = [size if claim.is_urgent else 0.0 for claim, size in zip(line, sizes, strict=True)]
             self._urgent_sums = [0.0, *accumulate(urgent)]
             others = [claim.size for claim in line if not claim.is_urgent and claim.until >= now]

@@ -52,6 +52,26 @@ def test_claim_lapses_when_its_link_does_not_come_back() -> None:
     assert turns.ahead_of("b") == 0
 
 
+def test_next_one_is_found_when_an_urgent_link_has_left() -> None:
+    clock = MovedClock()
+    turns = BudgetQueue(clock)
+    turns.wait("a", 10, clock.now + 1)
+    turns.wait("b", 20, clock.now + 1, is_urgent=True)
+    assert turns.first() == "b"
+    turns.leave("b")
+    assert turns.first() == "a"
+
+
+def test_place_that_nobody_came_back_for_is_there_for_its_own_link_alone() -> None:
+    clock = MovedClock()
+    turns = BudgetQueue(clock)
+    turns.wait("a", 10, clock.now + 1)
+    turns.wait("b", 20, clock.now + 1)
+    clock.move(1 + STUCK_SECONDS + 0.1)
+    turns.ahead_of("a")
+    assert set(turns.claims) == {"a"}
+
+
 @pytest.mark.parametrize("round_trips", [(0.002, 0.002, 0.002, 0.002), (0.001, 0.004, 0.03)])
 def test_links_share_one_quota_fairly(round_trips: tuple[float, ...]) -> None:
     rate, seconds = 2_000_000, 20.0
