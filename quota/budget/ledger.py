@@ -40,8 +40,9 @@ class StrictLedger:
         self._credit = 0.0  # not full: the first second would show more than the quota
         self._credit_at = clock()
         self._exempt_owed = 0.0  # bytes, paid before the credit grows
-        self._sent: deque[list[float]] = deque()  # [time, bytes], oldest first
+        self._sent: deque[list[float]] = deque()  # [time, bytes, exempt ones of them], oldest first
         self._sent_bytes = 0
+        self.sent_exempt = 0  # bytes of them, in the last second
         self.reserved = 0  # bytes that were granted, may arrive at any time, and are not known to have arrived
         self.held_back = 0  # bytes that were granted, and take nothing of the window before more is told
         self.waiting_links = 0  # how many links have such bytes
@@ -94,7 +95,7 @@ class StrictLedger:
             return float("inf")
         if missing <= 0:
             return now
-        for time, sent in self._sent:
+        for time, sent, _ in self._sent:
             missing -= sent
             if missing <= 0:
                 return time + WINDOW_SECONDS
@@ -147,7 +148,7 @@ class StrictLedger:
         there = min(size, max(0.0, self._credit))
         self._credit -= there
         self._exempt_owed = min(self._exempt_owed + size - there, (self.rate or 0) * WINDOW_SECONDS)
-        self._send(now, size)
+        self._send(now, size, size)
 
     def hold_back(self, size: int) -> None:
         """Note that `size` bytes of those reserved cannot arrive before more of them may; below 0: they can again."""
@@ -166,15 +167,17 @@ class StrictLedger:
     def _limit(self) -> float:
         return (self.rate or 0) * WINDOW_SECONDS * (1 + WINDOW_SLACK)
 
-    def _send(self, now: float, size: int) -> None:
+    def _send(self, now: float, size: int, exempt: int = 0) -> None:
         if size <= 0:
             return
         self._sent_bytes += size
+        self.sent_exempt += exempt
         if self._sent and now < self._sent[-1][0]:
             self._sent[-1][1] += size
+            self._sent[-1][2] += exempt
         else:
             # Stamped with the end of its bucket, so bytes may leave the window late but never early.
-            self._sent.append([now + TICK_SECONDS, size])
+            self._sent.append([now + TICK_SECONDS, size, exempt])
 
     def _advance(self, now: float) -> None:
         if self.rate:
@@ -185,7 +188,9 @@ class StrictLedger:
         self._credit_at = now
         sent = self._sent
         while sent and sent[0][0] + WINDOW_SECONDS <= now:
-            self._sent_bytes -= int(sent.popleft()[1])
+            _, size, exempt = sent.popleft()
+            self._sent_bytes -= int(size)
+            self.sent_exempt -= int(exempt)
 
 
 class Account:

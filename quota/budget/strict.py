@@ -104,7 +104,8 @@ class StrictQuota(Quota):
             if ready > ledger.clock():
                 return Verdict(False, ready)
         room -= ahead
-        beyond = part.batch - 1 if goes_beyond(part.batch, rate) else 0  # then it goes wherever there is any room
+        # A batch goes wherever there is any room, or else where nothing but records in sync has passed.
+        beyond = part.batch - 1 if goes_beyond(part.batch, rate) else min(part.batch, ledger.sent_exempt)
         if part.size <= room + beyond:
             return Verdict(True, ready)
         smallest = min(offer.share, rate * SHORTEST_WAIT_SECONDS)

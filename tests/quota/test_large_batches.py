@@ -61,6 +61,24 @@ def test_batches_that_fill_the_window_do_not_go_beyond_it(size: int) -> None:
     assert mean_rate(followers[0].received, start + 4, start + 20) >= 0.93 * MB
 
 
+@pytest.mark.parametrize("version", [1, 3, 6, 12])
+@pytest.mark.parametrize("live_a_second", [1, 10, 300])
+def test_batches_that_fill_the_window_come_beside_records_in_sync(version: int, live_a_second: int) -> None:
+    """They count, too, so the window is never empty. Credit has to decide: what they take, the batches lose."""
+    clock = MovedClock()
+    logs = {(b"t", 0): Log([MB] * 200), (b"t", 1): Log([])}
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=MB, replicas={"t": ALL_REPLICAS}))
+    follower = Follower(dict.fromkeys(logs, 0), version=version)
+    talk = Conversation(clock, throttle.link(2), Leader(logs), follower)
+    start, live = clock.now, logs[b"t", 1]
+    while clock.now < start + 20:
+        live.extend([1_000] * (int((clock.now - start) * live_a_second) - live.end))
+        talk.exchange()
+    assert 0.9 <= mean_rate(follower.received, start + 4, start + 20) / MB <= 1.1
+    asked = 1_048_576 if version < 3 else 0  # there all of it is reserved, which is more than the window
+    assert worst_second(follower.received) <= 1.04 * MB + live_a_second * 1_000 + asked
+
+
 @pytest.mark.long
 def test_links_at_once_are_answered_at_once_within_the_quota() -> None:
     """Each has to be asked who is in sync; the batch that the leader returns for it stays on the leader's machine."""
