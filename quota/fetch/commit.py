@@ -12,10 +12,9 @@ from typing import Final
 
 from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_response import ResponseTopic, encode_fetch_response, encode_response_topics
-from weir.protocol.fetch_versions import fetch_version
 from weir.protocol.response_scanner import Expected
 from weir.protocol.steps import PER_STEP, Steps
-from weir.protocol.take_out import Passing
+from weir.protocol.take_out import Admit, Passing
 from weir.quota.fetch import request_parts
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.fetch.link_state import LinkState
@@ -104,18 +103,15 @@ def _empty_answer(state: LinkState, request: FetchRequest) -> Steps[bytes]:
     but from v8 on that mutes the follower, and one without KAFKA-17455 then waits for replica.socket.timeout.ms (30 s).
     So from v8 on, and in v0 (without that field), every partition behind gets an empty entry.
     """
-    version, correlation_id = request.header.api_version, request.header.correlation_id
-    if state.sessions.is_incremental:
-        session_id = state.sessions.follower.id
-        return encode_fetch_response(version, correlation_id, LEFT_OUT_MS, [], session_id=session_id)
-    if state.sessions.in_session:  # it begins: an empty response would have its follower begin anew with another fetch
-        made_up = yield from _made_up_topics(state, version)
-        session_id = state.sessions.follower.id
-        return encode_fetch_response(version, correlation_id, LEFT_OUT_MS, made_up, session_id=session_id)
-    if version and not fetch_version(version).clients_wait:
-        return encode_fetch_response(version, correlation_id, _EMPTY_MS, [])
-    made_up = yield from _made_up_topics(state, version)
-    return encode_fetch_response(version, correlation_id, 0, made_up)
+    sessions, row = state.sessions, state.sessions.row
+    in_session = sessions.is_incremental or sessions.in_session
+    # to a fetch that begins a session an empty response would have its follower begin anew with another fetch
+    is_empty = sessions.is_incremental or not (in_session or row.clients_wait or not row.api_version)
+    made_up = [] if is_empty else (yield from _made_up_topics(state, row.api_version))
+    wait_ms = LEFT_OUT_MS if in_session else _EMPTY_MS if is_empty else 0
+    return encode_fetch_response(
+        row.api_version, request.header.correlation_id, wait_ms, made_up, session_id=sessions.follower.id
+    )
 
 
 def _encoded(version: int, made_up: Sequence[ResponseTopic]) -> Steps[bytes]:
@@ -186,7 +182,7 @@ def _forward(
     state.in_flight = fetch
     limit = rules.settings.response_max_bytes
     if limit is not None:
-        request, state.next_included = request_parts.limit_response(request, limit, state.next_included)
+        request = request_parts.limit_response(request, limit, state.number // 2)
     fetch.max_bytes = request.max_bytes
     may_bring_more = grants or asks or partitions.is_asked_for_none
     expected = Expected(
@@ -196,27 +192,19 @@ def _forward(
         head_patch=sessions.head_patch(leaves_out=drops_behind),
         most_partitions=partitions.count,
         most_topics=partitions.count + len(request.topics),  # each partition may come in a topic entry of its own
-        admit=Inclusion(state, fetch) if side.takes_out and may_bring_more else None,
+        admit=inclusion(state, fetch) if side.takes_out and may_bring_more else None,
         holds_all=bool(fetch.grants),
     )
     return Forward(request, expected)
 
 
-class Inclusion:
-    """Says what passes of each partition with records in the answer, on the leader's side: no more than was granted.
+def inclusion(state: LinkState, fetch: InFlight) -> Admit:
+    """Return what says how much passes of each partition in the answer, on the leader's side: what was granted.
 
     What the broker returns above it is taken out (`weir.protocol.take_out`), and the batch's exact size is then known.
     """
 
-    __slots__ = ("_fetch", "_state")
-
-    def __init__(self, state: LinkState, fetch: InFlight) -> None:
-        self._state = state
-        self._fetch = fetch
-
-    def __call__(self, key: bytes, partition: int, size: int) -> Passing:
-        """Return what passes of `size` bytes. `key` names a topic as requests do."""
-        state, fetch = self._state, self._fetch
+    def admit(key: bytes, partition: int, size: int) -> Passing:
         topic = state.partitions.topics.get(key)
         if topic is None or (replica := topic.partitions.get(partition)) is None:
             return Passing.ALL
@@ -235,3 +223,5 @@ class Inclusion:
                 return Passing.NOTHING
             fetch.reserved = state.accounts.reserve(dict.fromkeys(ledgers, extra), fetch.reserved)
         return Passing.WHOLE_BATCHES
+
+    return admit

@@ -25,7 +25,6 @@ class LinkState:
         self.is_taken_in = True  # the request that is planned
         self.in_flight: InFlight | None = None  # the fetch that is forwarded
         self.number = 0  # of requests and answers so far
-        self.next_included = 0  # the partition with which the next fetch below v3 begins, where they take turns
         self.unanswered_since: float | None = None
         """The time since which some partitions had no true answer, as they were left out; None where all had one."""
         self.crowded_until = -math.inf  # up to this time answers are expected to be full of what is not granted

@@ -87,16 +87,16 @@ def treated_topics(
     return (funded + front if grants_are_first else front + funded) + asked
 
 
-def limit_response(request: FetchRequest, limit: int, start: int) -> tuple[FetchRequest, int]:
+def limit_response(request: FetchRequest, limit: int, number: int) -> FetchRequest:
     """Return `request` with its response capped at max(limit, one partition's first batch) bytes of records.
 
     Below v3 a partition is taken whole or not at all, so the cap is max(limit, partition_max_bytes of one partition).
-    Turns begin with the partition at `start`; returns where those of the next fetch do, too.
+    They take turns: `number` is one more for each fetch.
     """
     row = fetch_version(request.header.api_version)
     if not row.takes_whole:
         # Never 0: the broker would answer at once each time, with nothing.
-        return (request.with_(max_bytes=max(1, limit)) if request.max_bytes > limit else request), start
+        return request.with_(max_bytes=max(1, limit)) if request.max_bytes > limit else request
     partitions = [
         RequestTopic(name, entries[at : at + stride], stride)
         for name, entries, stride, _ in request.topics
@@ -104,24 +104,24 @@ def limit_response(request: FetchRequest, limit: int, start: int) -> tuple[Fetch
     ]
     sizes = [row.requested(one.stride).unpack(one.entries)[2] for one in partitions]
     if sum(sizes) <= limit or not sizes:
-        return request, start
+        return request
     # new data of a partition asked for with 0 bytes wakes no fetch, so come back soon
     wait_ms = round(1000 * SHORTEST_WAIT_SECONDS)
-    included, start = _take_turns(sizes, limit, start % len(sizes))
+    included = _take_turns(sizes, limit, number * max(1, limit // max(sizes)) % len(sizes))
     topics = [
         one if index in included else RequestTopic(one.name, row.with_no_bytes(one.entries, one.stride), one.stride)
         for index, one in enumerate(partitions)
     ]
-    return request.with_(topics=topics, max_wait_ms=min(request.max_wait_ms, wait_ms)), start
+    return request.with_(topics=topics, max_wait_ms=min(request.max_wait_ms, wait_ms))
 
 
-def _take_turns(sizes: list[int], limit: int, start: int) -> tuple[set[int], int]:
-    """Return the indexes to include: from `start` on while they fit, and at least one with bytes; and the next one."""
+def _take_turns(sizes: list[int], limit: int, start: int) -> set[int]:
+    """Return the indexes to include: from `start` on while they fit, and at least one with bytes."""
     included: set[int] = set()
     total = 0
     for index in chain(range(start, len(sizes)), range(start)):
         if total and total + sizes[index] > limit:
-            return included, index
+            break
         included.add(index)
         total += sizes[index]
-    return included, start
+    return included

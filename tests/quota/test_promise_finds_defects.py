@@ -131,7 +131,7 @@ def in_sync_lately_however_far_back(patch: Patch) -> None:
 
 def limits_not_kept(patch: Patch) -> None:
     """An answer may be as large as the follower says."""
-    patch.setattr(request_parts, "limit_response", lambda request, limit, start: (request, start))
+    patch.setattr(request_parts, "limit_response", lambda request, limit, number: request)
 
 
 def lists_of_other_brokers(patch: Patch) -> None:

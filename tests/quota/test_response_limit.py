@@ -14,11 +14,7 @@ def request(version: int, partitions: int = 4) -> FetchRequest:
 
 
 def rounds_of(asked: FetchRequest, limit: int, count: int) -> list[FetchRequest]:
-    start, rounds = 0, []
-    for _ in range(count):
-        limited, start = limit_response(asked, limit, start)
-        rounds.append(limited)
-    return rounds
+    return [limit_response(asked, limit, number) for number in range(count)]
 
 
 def included(limited: FetchRequest) -> list[int]:
