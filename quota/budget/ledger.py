@@ -260,7 +260,6 @@ class LinkAccounts:
     def __init__(self) -> None:
         self._accounts: dict[StrictLedger, Account] = {}
         self._may_arrive = math.inf  # bytes; the others are held back
-        self._due: float = 0  # bytes of those that are to arrive as soon as there is room
 
     def reserve(self, sizes: Bytes, reserved: Bytes | None = None) -> Bytes:
         """Set aside `sizes` for a fetch, beside what is `reserved` for it. Returns all that is set aside then."""
@@ -307,10 +306,9 @@ class LinkAccounts:
 
     def let_arrive(self, most: float, due: float = 0) -> None:
         """Note that at most `most` bytes may arrive from now on, and `due` more soon: the others are held back."""
-        if (most, due) != (self._may_arrive, self._due):
-            self._may_arrive, self._due = most, due
-            for account in self._accounts.values():
-                account.let_arrive(most, due)
+        self._may_arrive = most
+        for account in self._accounts.values():
+            account.let_arrive(most, due)
 
     def room(self) -> float:
         """Return how many bytes more there is room for of what is held back; inf where nothing is."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from typing import Final
 
 from weir.protocol.fetch_request import FetchRequest
@@ -17,7 +16,7 @@ from weir.protocol.steps import PER_STEP, Steps
 from weir.protocol.take_out import Admit, Passing
 from weir.quota.fetch import request_parts
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
-from weir.quota.fetch.link_state import LinkState
+from weir.quota.fetch.partitions import LinkState
 from weir.quota.fetch.plan import Action, FetchPlan, FetchView
 from weir.quota.fetch.sessions import LEFT_OUT_MS
 from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, InFlight, LeaderEntry, ReplicaPartition
@@ -69,7 +68,7 @@ def commit_pass(state: LinkState, request: FetchRequest) -> Steps[Decision]:
     """Let a request pass as it came: no partition of it waits."""
     state.throttle.leave_lines(state)
     # An earlier hop leaves some partitions out at the moment: this answer will say nothing about those.
-    return (yield from _forward(state, request, InFlight(asks_all=not state.partitions.absent), passes=True))
+    return (yield from _forward(state, request, InFlight(asks_all=not state.partitions.absent)))
 
 
 def _granted(view: FetchView, plan: FetchPlan) -> InFlight:
@@ -142,7 +141,6 @@ def _forward(
     asked: Iterable[ReplicaPartition] = (),
     *,
     drops_behind: bool = False,
-    passes: bool = False,
 ) -> Steps[Decision]:
     """Ask the leader for `grants`, for `asked` with 0 bytes, and for all that does not wait.
 
@@ -150,29 +148,13 @@ def _forward(
     """
     side, rules, sessions = state.throttle, state.throttle.rules, state.sessions
     row, partitions, asks = sessions.row, state.partitions, asked != ()
-    appended, appended_topics = b"", 0
+    appended, appended_topics, are_first = b"", 0, fetch.grants_are_first
     if sessions.is_incremental:
-        request = yield from sessions.changes(
-            request,
-            partitions,
-            grants,
-            asked,
-            side.stats,
-            is_throttling=rules.is_throttling,
-            grants_are_first=fetch.grants_are_first,
-        )
+        request = yield from request_parts.changes(state, request, grants, asked, grants_are_first=are_first)
     else:
-        if not passes:
-            topics = yield from request_parts.treated_topics(
-                partitions.topics,
-                request,
-                grants,
-                grants_are_first=fetch.grants_are_first,
-                drops_behind=drops_behind,
-            )
-            request = request.with_(topics=topics)
-        treated = chain([replica for replica, _ in grants], asked)
-        request = yield from sessions.whole(request, partitions.topics, treated, side.stats, leaves_out=drops_behind)
+        request = yield from request_parts.whole(
+            state, request, grants, asked, grants_are_first=are_first, drops_behind=drops_behind
+        )
         if drops_behind:
             made_up = yield from _made_up_topics(state, row.api_version)
             appended, appended_topics = (yield from _encoded(row.api_version, made_up)), len(made_up)

@@ -5,8 +5,6 @@ A whole request lists every partition that its follower wants, an incremental on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_session import FIRST_SESSION_VERSION
@@ -27,31 +25,14 @@ class TooManyPartitions(Exception):
 
 def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: float) -> Steps[None]:
     """Take in request `number` of a link, which lists every partition. Done in steps."""
-    link.asker.fetched(now)
-    row, count = link.sessions.row, 0
+    count = 0
     for first in range(0, len(request.topics), PER_STEP):
         count += sum([len(topic.entries) // topic.stride for topic in request.topics[first : first + PER_STEP]])
         if len(request.topics) > PER_STEP:
             yield
     if count > MOST_PARTITIONS:
         raise TooManyPartitions(count)
-    done = 0  # partitions looked at one by one in this step
-    for first in range(0, len(request.topics), PER_STEP):
-        if first:
-            yield
-        for name, entries, stride, tags in request.topics[first : first + PER_STEP]:
-            if not entries:
-                continue
-            topic = link.topics.get(name) or link.add_topic(name, is_id=row.names_topics_by_id)
-            topic.tags = tags or topic.tags
-            if topic.repeats_request(entries, number):
-                continue
-            for block in blocks_of(entries, stride):
-                _take_block(link, topic, block, row, stride, now)
-                done += len(block) // stride
-                if done >= PARTITIONS_PER_STEP:
-                    done = 0
-                    yield
+    yield from _take_topics(link, request, number, now)
     if count != link.count:
         yield from _set_aside_absent(link, request, now)
         if count != link.count:
@@ -61,41 +42,43 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
 
 def take_incremental(link: LinkPartitions, request: FetchRequest, now: float) -> Steps[None]:
     """Take in a request that lists what changed in its session. Done in steps."""
-    link.asker.fetched(now)
-    row, done = link.sessions.row, 0
-    for name, entries, stride, tags in request.topics:
-        if not entries:
-            continue
-        topic = link.topics.get(name) or link.add_topic(name, is_id=row.names_topics_by_id)
-        topic.tags = tags or topic.tags
-        if topic.request_blocks:
-            topic.forget_requests()
-        for block in blocks_of(entries, stride):
-            _take_block(link, topic, block, row, stride, now)
-            if link.count > MOST_PARTITIONS:
-                raise TooManyPartitions(link.count)
-            done += 1 + len(block) // stride
-            if done >= PARTITIONS_PER_STEP:
-                done = 0
-                yield
+    yield from _take_topics(link, request, None, now)
+    work = StepWork(PARTITIONS_PER_STEP)
     for name, partitions, _ in request.forgotten:
         if name in link.topics:
             topic = link.topics[name]
             for partition in topic.partitions.keys() & set(partitions):
                 _set_aside(link, topic, partition, now)
-                done += 1
-                if done >= PARTITIONS_PER_STEP:
-                    done = 0
+                if work.is_enough(1):
                     yield
     _forget_absent(link, now)
 
 
-def blocks_of(entries: bytes, stride: int) -> Sequence[bytes]:
-    """Cut `entries` into blocks of at most PARTITIONS_PER_STEP entries each; most topics are one block."""
-    size = PARTITIONS_PER_STEP * stride
-    if len(entries) <= size:
-        return (entries,)
-    return [entries[start : start + size] for start in range(0, len(entries), size)]
+def _take_topics(link: LinkPartitions, request: FetchRequest, number: int | None, now: float) -> Steps[None]:
+    """Take in what a request lists. `number` is that of a whole one: there a topic may repeat the one before it."""
+    link.asker.fetched(now)
+    row, done = link.sessions.row, 0  # partitions looked at one by one in this step
+    for first in range(0, len(request.topics), PER_STEP):
+        if first:
+            yield
+        for name, entries, stride, tags in request.topics[first : first + PER_STEP]:
+            if not entries:
+                continue
+            topic = link.topics.get(name) or link.add_topic(name, is_id=row.names_topics_by_id)
+            topic.tags = tags or topic.tags
+            if number is None:
+                topic.forget_requests()
+            elif topic.repeats_request(entries, number):
+                continue
+            size = PARTITIONS_PER_STEP * stride  # most topics are one block
+            for start in range(0, len(entries), size):
+                _take_block(link, topic, entries[start : start + size], row, stride, now)
+                if number is None and link.count > MOST_PARTITIONS:
+                    raise TooManyPartitions(link.count)
+                done += min(PARTITIONS_PER_STEP, (len(entries) - start) // stride)
+                if done >= PARTITIONS_PER_STEP:
+                    done = 0
+                    yield
 
 
 def _take_block(
@@ -226,9 +209,8 @@ def _set_aside(link: LinkPartitions, topic: ReplicaTopic, partition: int, now: f
 
 
 def _forget_absent(link: LinkPartitions, now: float) -> None:
-    """Drop partitions that were absent for too long, and the oldest of those beyond `most`."""
-    link.most = max(link.most, link.count)
-    too_many = len(link.absent) - link.most
+    """Drop partitions that were absent for too long, and the oldest of those beyond MOST_PARTITIONS."""
+    too_many = link.count + len(link.absent) - MOST_PARTITIONS
     gone: list[ReplicaPartition] = []
     # one walk: deleting the first entry of a dictionary again and again is slow
     for replica, until in link.absent.items():

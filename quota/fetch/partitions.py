@@ -1,15 +1,17 @@
-"""The partitions that one follower asks for: which wait for budget, and which are absent for a while."""
+"""What one link keeps from one fetch to the next: of its partitions (which wait, which are absent), and of itself."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from weir.lag.broker_ids import NO_BROKER, STRANGER
 from weir.protocol.steps import PER_STEP, Steps, StepWork
+from weir.quota.budget.ledger import LinkAccounts
 from weir.quota.counters import IntervalCounts
 from weir.quota.fetch.order import GrantQueue
 from weir.quota.fetch.sessions import FetchSessions
-from weir.quota.fetch.state import UNKNOWN_OFFSET, LeaderEntry, ReplicaPartition, ReplicaTopic
+from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, LeaderEntry, ReplicaPartition, ReplicaTopic
 from weir.quota.figures import PARTITIONS_PER_STEP
 from weir.quota.scopes import Ends
 from weir.quota.side_state import SideState
@@ -32,7 +34,6 @@ class LinkPartitions:
         self.count = 0
         self.behind_count = 0
         self.unknown_count = 0
-        self.most = 0  # the most partitions at one time: no more absent ones than that are remembered
         self.is_asked_for_none = False  # whether 0 bytes were ever asked for: by the follower's own sidecar
         self.left_out_count = 0  # fetches so far that left out what is behind; `left_out_from` counts the exceptions
         self.generation = side.rules.generation  # of the rules by which everything is classified
@@ -214,3 +215,37 @@ class LinkPartitions:
         for topic in self.topics.values():
             for replica in topic.behind.values():
                 self.count_left_out(replica, self.side.stats.interval)
+
+
+class LinkState:
+    """State that the modules of `weir.quota.fetch` share. Only intake, settlement, `commit` and the link change it.
+
+    Times are in clock seconds.
+    """
+
+    def __init__(self, throttle: SideState, peer: int, *, is_stranger: bool = False) -> None:
+        self.throttle = throttle
+        self.sessions = FetchSessions()
+        self.partitions = LinkPartitions(throttle, self.sessions, peer, is_stranger=is_stranger)
+        self.accounts = LinkAccounts()  # what the link holds of the budget
+        self.is_taken_in = True  # the request that is planned
+        self.in_flight: InFlight | None = None  # the fetch that is forwarded
+        self.number = 0  # of requests and answers so far
+        self.unanswered_since: float | None = None
+        """The time since which some partitions had no true answer, as they were left out; None where all had one."""
+        self.crowded_until = -math.inf  # up to this time answers are expected to be full of what is not granted
+        self.grants_filled_answer = False
+        """Whether grants in front left others no room in the last answer, or may have. Then all else is next."""
+        self.answer_seconds = 0.0  # how long the answer to the last grant took (seconds)
+        self.distance = math.inf
+        """How long the quickest answer took to begin (seconds): the way to the leader and back."""
+        self.made_to_wait_at = -math.inf
+        """When an answer came last that had waited at the leader, as the leader's side throttles too."""
+        self.most_beside_live = math.inf
+        """What passed on the link in PASSING_SECONDS while the last answer came (bytes)."""
+        self.live_until = -math.inf
+        """Up to this time records of partitions that need no budget are expected on the link."""
+        self.moved_at = -math.inf  # when the follower was last seen to take a part of an answer, or all of it
+        self.on_way = math.inf
+        """Bytes that may be on their way to a slow follower, as last told; inf where it is not known to be slow."""
+        self.written_off = 0  # bytes of these that count as sent, as the follower did not take them for long

@@ -19,8 +19,8 @@ from msgspec import Struct, field
 
 from weir.protocol.fetch_request import FetchRequest
 from weir.quota.budget.quota import Ask, Offer, Part, Quota
-from weir.quota.fetch.link_state import LinkState
 from weir.quota.fetch.order import Terms, fill, offer_all, worth_asking
+from weir.quota.fetch.partitions import LinkState
 from weir.quota.fetch.state import Grant
 from weir.quota.figures import (
     CLAIM_SECONDS,
@@ -63,12 +63,6 @@ class FetchView(Struct):
     """How many bytes the leader's side may divide among all that is granted; None where each grant has its own."""
     probe_at: float
     """When the link's next offset probe goes; inf where there is nothing to ask."""
-
-
-def decide(state: LinkState, request: FetchRequest, now: float, held_seconds: float) -> tuple[FetchView, FetchPlan]:
-    """Return what a plan for `request` depends on, and the plan."""
-    view = observe(state, request, now, held_seconds)
-    return view, plan(view)
 
 
 def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: float) -> FetchView:

@@ -1,25 +1,129 @@
-"""Puts a whole request together anew: what passes, what is granted, and what is asked for with 0 bytes."""
+"""Puts the request for the leader together: a whole one, or in a session what changed there (see `sessions`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from weir.protocol.fetch_request import FetchRequest
+from weir.protocol.fetch_request import FetchRequest, ForgottenTopic
+from weir.protocol.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 from weir.protocol.fetch_versions import fetch_version
 from weir.protocol.request_topics import RequestTopic
 from weir.protocol.steps import PER_STEP, Steps, StepWork
-from weir.quota.fetch.state import Grant, ReplicaPartition, ReplicaTopic
+from weir.quota.fetch.partitions import LinkState
+from weir.quota.fetch.sessions import is_raft
+from weir.quota.fetch.state import Grant, LeaderEntry, ReplicaPartition
 from weir.quota.figures import SHORTEST_WAIT_SECONDS
 
 
-def treated_topics(
-    topics: Mapping[bytes, ReplicaTopic],
+def whole(
+    state: LinkState,
     request: FetchRequest,
     grants: Sequence[Grant],
+    asked: Iterable[ReplicaPartition],
     *,
     grants_are_first: bool,
     drops_behind: bool,
+) -> Steps[FetchRequest]:
+    """Turn `request`, a whole one, into the link's own: with `grants`, `asked` with 0 bytes, and all that passes.
+
+    `drops_behind`: what is behind is missing. From v7 on the leader's session begins anew with it.
+    """
+    sessions = state.sessions
+    if grants or asked or drops_behind:  # else it passes as it came
+        topics = yield from _treated_topics(
+            state, request, grants, grants_are_first=grants_are_first, drops_behind=drops_behind
+        )
+        request = request.with_(topics=topics)
+    if not sessions.has_sessions:
+        return request
+    state.throttle.stats.full_fetches_sent += not is_raft(request)
+    if sessions.follower.id == NO_SESSION:
+        sessions.touched = {}
+        return request.with_(session_id=sessions.leader.id, session_epoch=FINAL_EPOCH)
+    work = StepWork(PER_STEP)
+    for topic in list(state.partitions.topics.values()):
+        left_out = topic.behind if drops_behind else {}
+        for replica in topic.partitions.values():
+            is_absent = replica.partition in left_out
+            replica.at_leader = LeaderEntry.ABSENT if is_absent else LeaderEntry.AS_CAME
+        if work.is_enough(len(topic.partitions)):
+            yield
+    sessions.touched = {}
+    for number, replica in enumerate(chain([replica for replica, _ in grants], asked), start=1):
+        sessions.touched[replica] = None
+        replica.at_leader = LeaderEntry.CAPPED
+        if not number % PER_STEP:
+            yield
+    return request.with_(session_id=sessions.leader.id, session_epoch=INITIAL_EPOCH, forgotten=())
+
+
+def changes(
+    state: LinkState,
+    request: FetchRequest,
+    grants: Sequence[Grant],
+    asked: Iterable[ReplicaPartition],
+    *,
+    grants_are_first: bool,
+) -> Steps[FetchRequest]:
+    """Turn the incremental `request` into the link's own: the leader gets what changed in its session.
+
+    Afterwards that has what is not throttled, `grants`, and `asked` with 0 bytes. `grants_are_first`: a new session
+    begins with the grants.
+    """
+    sessions, is_throttling = state.sessions, state.throttle.rules.is_throttling
+    capped = dict(grants)
+    for number, replica in enumerate(asked, start=1):
+        capped.setdefault(replica, 0)
+        if not number % PER_STEP:
+            yield
+    lists_all = sessions.leader.epoch == INITIAL_EPOCH  # it has no session to build on
+    state.throttle.stats.full_fetches_sent += lists_all
+    front: list[ReplicaPartition] = []
+    gone: list[ReplicaPartition] = []
+    for number, replica in enumerate(list(state.partitions) if lists_all else sessions.touched, start=1):
+        if not number % PER_STEP:
+            yield
+        if replica in capped:
+            continue
+        topic, partition = replica.topic, replica.partition
+        waits = is_throttling and (partition in topic.behind or partition in topic.unknown)
+        if not waits and topic.partitions.get(partition) is replica:
+            replica.at_leader = LeaderEntry.AS_CAME
+            front.append(replica)
+        elif replica.at_leader is not LeaderEntry.ABSENT:
+            replica.at_leader = LeaderEntry.ABSENT
+            gone.append(replica)
+    sessions.touched = dict.fromkeys(capped)
+    with_max_bytes = sessions.row.with_max_bytes
+    ours: list[tuple[ReplicaPartition, bytes]] = []
+    for number, (replica, cap) in enumerate(capped.items(), start=1):
+        replica.at_leader = LeaderEntry.CAPPED
+        ours.append((replica, with_max_bytes(replica.entry, cap)))
+        if not number % PER_STEP:
+            yield
+    as_came = [(replica, replica.entry) for replica in front if replica.max_bytes]
+    no_bytes = [(replica, replica.entry) for replica in front if not replica.max_bytes]  # an earlier hop's probe
+    # What is not throttled goes in front, and entries with bytes before those without: the first partition with
+    # data returns a whole batch, even for 0 bytes.
+    listed = chain(as_came, ours, no_bytes)
+    if lists_all:
+        # In the leader's old session, partitions that returned data had moved to the end: keep that order.
+        as_came.sort(key=lambda sent: sent[0].served_number)
+        if grants_are_first:
+            granted, asked_for = ours[: len(grants)], ours[len(grants) :]
+            listed = chain(granted, as_came, asked_for, no_bytes)
+    topics = yield from _in_topics(listed)
+    return request.with_(
+        topics=topics,
+        session_id=sessions.leader.id,
+        session_epoch=sessions.leader.epoch,
+        forgotten=() if lists_all else _forgotten(gone),
+    )
+
+
+def _treated_topics(
+    state: LinkState, request: FetchRequest, grants: Sequence[Grant], *, grants_are_first: bool, drops_behind: bool
 ) -> Steps[list[RequestTopic]]:
     """Return the topics to ask the leader for: in front what does not wait, then `grants`, and last all with 0 bytes.
 
@@ -27,7 +131,7 @@ def treated_topics(
     with 0 bytes: in front it would return a batch before the grants of the same fetch. `grants_are_first` has the
     grants in front of everything: where the others fill every answer, they would take turns if there were no quota.
     """
-    row = fetch_version(request.header.api_version)
+    row, topics = state.sessions.row, state.partitions.topics
     front: list[RequestTopic] = []
     asked: list[RequestTopic] = []
     caps, found = dict(grants), dict[ReplicaPartition, bytes]()
@@ -85,6 +189,31 @@ def treated_topics(
         RequestTopic(one.topic.key, row.with_max_bytes(found[one], cap), len(found[one])) for one, cap in caps.items()
     ]
     return (funded + front if grants_are_first else front + funded) + asked
+
+
+def _in_topics(sent: Iterable[tuple[ReplicaPartition, bytes]]) -> Steps[list[RequestTopic]]:
+    """Join neighbours of one topic and stride."""
+    topics: list[RequestTopic] = []
+    entries: list[bytes] = []
+    topic, stride = None, 0
+    for number, (replica, entry) in enumerate(sent, start=1):
+        if not number % PER_STEP:
+            yield
+        if replica.topic is not topic or len(entry) != stride:
+            if topic is not None:
+                topics.append(RequestTopic(topic.key, b"".join(entries), stride, topic.tags))
+            topic, stride, entries = replica.topic, len(entry), []
+        entries.append(entry)
+    if topic is not None:
+        topics.append(RequestTopic(topic.key, b"".join(entries), stride, topic.tags))
+    return topics
+
+
+def _forgotten(gone: Iterable[ReplicaPartition]) -> tuple[ForgottenTopic, ...]:
+    partitions: dict[bytes, list[int]] = {}
+    for replica in gone:
+        partitions.setdefault(replica.topic.key, []).append(replica.partition)
+    return tuple(ForgottenTopic(key, tuple(ids)) for key, ids in partitions.items())
 
 
 def limit_response(request: FetchRequest, limit: int, number: int) -> FetchRequest:

@@ -8,11 +8,10 @@ whole batch as soon as it came first.) So neither side sends a full fetch in the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable
 from typing import Final
 
-from weir.protocol.fetch_request import FetchRequest, ForgottenTopic
+from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_session import (
     FINAL_EPOCH,
     FIRST_SESSION_VERSION,
@@ -23,11 +22,8 @@ from weir.protocol.fetch_session import (
     LeaderSession,
 )
 from weir.protocol.fetch_versions import fetch_version
-from weir.protocol.request_topics import RequestTopic
 from weir.protocol.response_scanner import ResponseHead
-from weir.protocol.steps import PER_STEP, Steps, StepWork
-from weir.quota.counters import ThrottleStats
-from weir.quota.fetch.state import Grant, LeaderEntry, ReplicaPartition, ReplicaTopic
+from weir.quota.fetch.state import ReplicaPartition
 from weir.quota.side_state import SideState
 from weir.quota.topic_names import METADATA_LOG
 
@@ -54,13 +50,13 @@ class FetchSessions:
         self.is_incremental = False  # whether the request under way lists only what changed
 
     @property
-    def _has_sessions(self) -> bool:
+    def has_sessions(self) -> bool:
         return self.row.api_version >= FIRST_SESSION_VERSION
 
     @property
     def in_session(self) -> bool:
         """Whether the follower has a session."""
-        return self._has_sessions and self.follower.id != NO_SESSION
+        return self.has_sessions and self.follower.id != NO_SESSION
 
     def touch(self, replica: ReplicaPartition) -> None:
         """Note that the leader may have to be told something of a partition. Does nothing below v7."""
@@ -75,12 +71,12 @@ class FetchSessions:
         changes_names = fetch_version(request.header.api_version).names_topics_by_id != self.row.names_topics_by_id
         if self.row.api_version != request.header.api_version:
             self.row = fetch_version(request.header.api_version)
-        self.is_incremental = self._has_sessions and request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH)
-        if not self._has_sessions:
+        self.is_incremental = self.has_sessions and request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH)
+        if not self.has_sessions:
             return 0
         if self.is_incremental:
             return self.follower.take(request.session_id, request.session_epoch, changes_names=changes_names)
-        side.stats.full_fetches_received += not _is_raft(request)
+        side.stats.full_fetches_received += not is_raft(request)
         keeps_slot = self.follower.id
         self.follower.end()
         self.leader.begin_anew()
@@ -92,7 +88,7 @@ class FetchSessions:
 
     def head_patch(self, *, leaves_out: bool = False) -> Callable[[ResponseHead], ResponseHead] | None:
         """Return what turns the head of the leader's response into the follower's; None below v7."""
-        if not self._has_sessions:
+        if not self.has_sessions:
             return None
         session_id, is_incremental = self.follower.id, self.is_incremental
         leaves_out = leaves_out and session_id != NO_SESSION
@@ -109,137 +105,12 @@ class FetchSessions:
 
         return patch
 
-    def whole(
-        self,
-        request: FetchRequest,
-        topics: Mapping[bytes, ReplicaTopic],
-        treated: Iterable[ReplicaPartition],
-        stats: ThrottleStats,
-        *,
-        leaves_out: bool = False,
-    ) -> Steps[FetchRequest]:
-        """Turn `request`, a whole one, into the link's own whole fetch to the leader. Below v7 it stays as it is.
-
-        `treated` are the partitions whose caps differ from the follower's. `leaves_out`: partitions behind are missing.
-        """
-        if not self._has_sessions:
-            return request
-        stats.full_fetches_sent += not _is_raft(request)
-        if self.follower.id == NO_SESSION:
-            self.touched = {}
-            return request.with_(session_id=self.leader.id, session_epoch=FINAL_EPOCH)
-        work = StepWork(PER_STEP)
-        for topic in list(topics.values()):
-            left_out = topic.behind if leaves_out else {}
-            for replica in topic.partitions.values():
-                is_absent = replica.partition in left_out
-                replica.at_leader = LeaderEntry.ABSENT if is_absent else LeaderEntry.AS_CAME
-            if work.is_enough(len(topic.partitions)):
-                yield
-        self.touched = {}
-        for number, replica in enumerate(treated, start=1):
-            self.touched[replica] = None
-            replica.at_leader = LeaderEntry.CAPPED
-            if not number % PER_STEP:
-                yield
-        return request.with_(session_id=self.leader.id, session_epoch=INITIAL_EPOCH, forgotten=())
-
-    def changes(
-        self,
-        request: FetchRequest,
-        partitions: Iterable[ReplicaPartition],
-        grants: Sequence[Grant],
-        asked: Iterable[ReplicaPartition],
-        stats: ThrottleStats,
-        *,
-        is_throttling: bool,
-        grants_are_first: bool = False,
-    ) -> Steps[FetchRequest]:
-        """Turn the incremental `request` into the link's own: the leader gets what changed in its session.
-
-        Afterwards that has what is not throttled of `partitions`, `grants`, and `asked` with 0 bytes.
-        `grants_are_first`: a new session begins with the grants.
-        """
-        capped = dict(grants)
-        for number, replica in enumerate(asked, start=1):
-            capped.setdefault(replica, 0)
-            if not number % PER_STEP:
-                yield
-        lists_all = self.leader.epoch == INITIAL_EPOCH  # it has no session to build on
-        stats.full_fetches_sent += lists_all
-        front: list[ReplicaPartition] = []
-        gone: list[ReplicaPartition] = []
-        for number, replica in enumerate(list(partitions) if lists_all else self.touched, start=1):
-            if not number % PER_STEP:
-                yield
-            if replica in capped:
-                continue
-            topic, partition = replica.topic, replica.partition
-            waits = is_throttling and (partition in topic.behind or partition in topic.unknown)
-            if not waits and topic.partitions.get(partition) is replica:
-                replica.at_leader = LeaderEntry.AS_CAME
-                front.append(replica)
-            elif replica.at_leader is not LeaderEntry.ABSENT:
-                replica.at_leader = LeaderEntry.ABSENT
-                gone.append(replica)
-        self.touched = dict.fromkeys(capped)
-        with_max_bytes = self.row.with_max_bytes
-        ours: list[tuple[ReplicaPartition, bytes]] = []
-        for number, (replica, cap) in enumerate(capped.items(), start=1):
-            replica.at_leader = LeaderEntry.CAPPED
-            ours.append((replica, with_max_bytes(replica.entry, cap)))
-            if not number % PER_STEP:
-                yield
-        as_came = [(replica, replica.entry) for replica in front if replica.max_bytes]
-        no_bytes = [(replica, replica.entry) for replica in front if not replica.max_bytes]  # an earlier hop's probe
-        # What is not throttled goes in front, and entries with bytes before those without: the first partition with
-        # data returns a whole batch, even for 0 bytes.
-        listed = chain(as_came, ours, no_bytes)
-        if lists_all:
-            # In the leader's old session, partitions that returned data had moved to the end: keep that order.
-            as_came.sort(key=lambda sent: sent[0].served_number)
-            if grants_are_first:
-                granted, asked_for = ours[: len(grants)], ours[len(grants) :]
-                listed = chain(granted, as_came, asked_for, no_bytes)
-        topics = yield from _in_topics(listed)
-        return request.with_(
-            topics=topics,
-            session_id=self.leader.id,
-            session_epoch=self.leader.epoch,
-            forgotten=() if lists_all else _forgotten(gone),
-        )
-
 
 def _count(request: FetchRequest) -> int:
     """How many partitions a request lists."""
     return sum([len(topic.entries) // topic.stride for topic in request.topics if topic.entries])
 
 
-def _is_raft(request: FetchRequest) -> bool:
+def is_raft(request: FetchRequest) -> bool:
     """Whether a request is a controller's for the metadata log alone: these have no session, and each is complete."""
     return len(request.topics) == 1 and request.topics[0].name in METADATA_LOG
-
-
-def _in_topics(sent: Iterable[tuple[ReplicaPartition, bytes]]) -> Steps[list[RequestTopic]]:
-    """Join neighbours of one topic and stride."""
-    topics: list[RequestTopic] = []
-    entries: list[bytes] = []
-    topic, stride = None, 0
-    for number, (replica, entry) in enumerate(sent, start=1):
-        if not number % PER_STEP:
-            yield
-        if replica.topic is not topic or len(entry) != stride:
-            if topic is not None:
-                topics.append(RequestTopic(topic.key, b"".join(entries), stride, topic.tags))
-            topic, stride, entries = replica.topic, len(entry), []
-        entries.append(entry)
-    if topic is not None:
-        topics.append(RequestTopic(topic.key, b"".join(entries), stride, topic.tags))
-    return topics
-
-
-def _forgotten(gone: Iterable[ReplicaPartition]) -> tuple[ForgottenTopic, ...]:
-    partitions: dict[bytes, list[int]] = {}
-    for replica in gone:
-        partitions.setdefault(replica.topic.key, []).append(replica.partition)
-    return tuple(ForgottenTopic(key, tuple(ids)) for key, ids in partitions.items())

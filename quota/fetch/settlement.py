@@ -12,8 +12,7 @@ from weir.protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTop
 from weir.protocol.steps import Steps
 from weir.quota.batches import learn
 from weir.quota.budget.ledger import StrictLedger
-from weir.quota.fetch.link_state import LinkState
-from weir.quota.fetch.partitions import LinkPartitions
+from weir.quota.fetch.partitions import LinkPartitions, LinkState
 from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, LeaderEntry, ReplicaPartition, ReplicaTopic
 from weir.quota.figures import (
     AT_ONCE_SECONDS,
