@@ -41,7 +41,7 @@ class GrantQueue:
         self._is_sorted = True
         self._reached = 0.0  # where the last turn began
         self._furthest = 0.0  # where the last of all turns to come begins
-        self._ranked: dict[ReplicaPartition, None] = {}  # all that waited when they were ranked, the most urgent first
+        self._ranked: dict[ReplicaPartition, None] = {}  # the most urgent PER_STEP of those that waited then, in order
         self._entered: dict[ReplicaPartition, None] = {}  # what has come since, in its order
         self._ranked_at = -math.inf
         self._ranked_for = side.under_min_isr  # the partitions below their min ISR at that time
@@ -94,10 +94,11 @@ class GrantQueue:
 
         What has entered since the ranking goes first: an earlier hop leaves it out at times, and lets it through now.
         """
-        stalled, entered = [], self._entered
-        ranked = (replica for replica in self._ranked if replica in self.waiting and replica not in entered)
+        stalled, first, entered = [], self._ranked, self._entered
+        ranked = (replica for replica in first if replica in self.waiting and replica not in entered)
+        others = (replica for replica in self if replica not in first and replica not in entered)
         has_at_risk = any(True for _ in self._at_risk())
-        for replica in chain(ranked, entered) if has_at_risk else chain(entered, ranked):
+        for replica in chain(ranked, entered, others) if has_at_risk else chain(entered, ranked, others):
             if self._stalls(replica):
                 stalled.append(replica)
             else:
@@ -109,19 +110,20 @@ class GrantQueue:
         if self._side.rules.settings.order == "round-robin":
             return
         under_min_isr = self._side.under_min_isr
-        is_same = answered_at < self._ranked_at and len(self.waiting) == len(self._ranked)
+        is_same = answered_at < self._ranked_at and not self._entered
         if under_min_isr == self._ranked_for and (now - self._ranked_at < RANK_SECONDS or is_same):
             return
         waiting, self._entered = list(self), {}
-        remaining: list[float] = []
+        ranked: list[tuple[bool, float, int]] = []
         for first in range(0, len(waiting), PER_STEP):
             if first:
                 yield
-            remaining += [bytes_to_go(replica) for replica in waiting[first : first + PER_STEP]]
-        ranked = [waiting[place] for place in (yield from _sorted_places(remaining))]
-        if under_min_isr:
-            ranked.sort(key=lambda one: (one.topic.name, one.partition) not in under_min_isr)
-        self._ranked, self._ranked_at, self._ranked_for = dict.fromkeys(ranked), now, under_min_isr
+            for place, one in enumerate(waiting[first : first + PER_STEP], start=first):
+                is_safe = not under_min_isr or (one.topic.name, one.partition) not in under_min_isr
+                ranked.append((is_safe, bytes_to_go(one), place))
+            ranked = sorted(ranked)[:PER_STEP]
+        self._ranked = {waiting[place]: None for _, _, place in ranked}
+        self._ranked_at, self._ranked_for = now, under_min_isr
 
     def _at_risk(self) -> Iterator[ReplicaPartition]:
         under_min_isr = self._side.under_min_isr
@@ -185,23 +187,6 @@ class GrantQueue:
         if (turn := self.turns.get(replica)) is not None:
             turn.begin = self._furthest
             self._is_sorted = False
-
-
-def _sorted_places(values: Sequence[float]) -> Steps[Sequence[int]]:
-    """Return the places of all values, the least first. Sorted in steps: parts, which are then merged two by two."""
-    count = len(values)
-    parts = []
-    for first in range(0, count, PER_STEP):
-        parts.append(sorted(range(first, min(first + PER_STEP, count)), key=values.__getitem__))
-        if count > PER_STEP:
-            yield
-    while len(parts) > 1:
-        merged = []
-        for pair in range(0, len(parts), 2):
-            merged.append(sorted(chain(*parts[pair : pair + 2]), key=values.__getitem__))
-            yield
-        parts = merged
-    return parts[0] if parts else ()
 
 
 def bytes_to_go(replica: ReplicaPartition) -> float:

@@ -10,9 +10,8 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import PARTITION_MAX_BYTES, Conversation, Follower, Leader, Log, mean_rate, worst_second
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
-from weir.protocol.steps import at_once
+from weir.protocol.steps import PER_STEP, at_once
 from weir.quota.fetch.decisions import Forward, Hold
-from weir.quota.fetch.order import _sorted_places
 from weir.quota.fetch.state import ReplicaPartition
 from weir.quota.figures import ABSENT_SECONDS, FLOOR, RANK_SECONDS
 from weir.quota.settings import Order, Policy, ThrottleSettings
@@ -252,11 +251,21 @@ def test_grants_in_turn_keep_nothing_of_a_partition_long_gone() -> None:
     assert not any(isinstance(one, ReplicaPartition) and one.topic in topics for one in gc.get_objects())
 
 
-@pytest.mark.parametrize("count", [0, 1, 1_999, 2_000, 9_000])
-def test_places_sorted_in_steps_are_those_of_one_sort(count: int) -> None:
-    values = [float(number * 7_919 % 1_009) for number in range(count)]
-    steps = _sorted_places(values)
-    assert list(at_once(steps)) == sorted(range(count), key=values.__getitem__)
+@pytest.mark.parametrize("count", [1, 1_000, 1_999, 2_000, 3_500])
+def test_ranking_in_steps_has_the_most_urgent_first_and_leaves_none_out(count: int) -> None:
+    link = Throttle("leader", 1, MovedClock(), ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS})).link(2)
+    topic, queue = link.partitions.add_topic(b"t", is_id=False), link.partitions.queue
+    topic.batches.bytes_per_offset, topic.batches.largest = 1.0, 1
+    waiting = [ReplicaPartition(topic, number, 0, 1, 10 + number * 7_919 % 10_007) for number in range(count)]
+    for replica in waiting:
+        queue.enter(replica)
+    at_risk = {(b"t", count // 2), (b"t", count - 1)}
+    link.throttle.set_under_min_isr(frozenset(at_risk))
+    at_once(queue.rank_steps(1000.0, 999.0))
+    order = list(queue.by_rank())
+    first = sorted(waiting, key=lambda one: ((b"t", one.partition) not in at_risk, one.high_watermark))[:PER_STEP]
+    assert order[:PER_STEP] == first
+    assert order[PER_STEP:] == [one for one in waiting if one not in set(first)]
 
 
 def test_order_that_becomes_round_robin_leaves_no_link_urgent() -> None:
