@@ -102,11 +102,6 @@ class QuotaCounts:
     seconds: dict[int, int] = field(default_factory=dict)
     """Throttled bytes that passed, by whole second of the clock: second n is from n to n + 1."""
 
-    def record(self, now: float, size: int) -> None:
-        """Count throttled bytes that passed."""
-        second = int(now)
-        self.seconds[second] = self.seconds.get(second, 0) + size
-
 
 @dataclass(slots=True)
 class IntervalCounts:
@@ -140,7 +135,7 @@ class IntervalCounts:
         """Count bytes of a quota that passed, where it is in force."""
         quota = self.in_force.get(name)
         if quota is not None:
-            quota.record(now, size)
+            quota.seconds[int(now)] = quota.seconds.get(int(now), 0) + size
 
 
 @dataclass(slots=True)

@@ -68,11 +68,6 @@ class StrictLedger:
         self._advance(self.clock())
         return self._credit - self._exempt_owed + EPSILON_BYTES
 
-    def look(self) -> tuple[float, float, float]:
-        """Return the time, and `credit` and `room` at it. Needs a rate."""
-        credit, room = self.credit(), self.room()
-        return self._credit_at, credit, room
-
     def room(self) -> float:
         """Return the bytes that the window has room for now, beside what is due. Needs a rate."""
         return self.room_for_due() - min(self.due, self._limit() / 2)
@@ -106,17 +101,17 @@ class StrictLedger:
 
         Else it would come as a burst on top of the first second's quota. What links in line wait for stays.
         """
-        now = self.clock()
-        self._advance(now)
-        is_new = now >= self._wanted_until and not is_waited_for
-        self._wanted_until = max(self._wanted_until, now + WINDOW_SECONDS)
+        is_new = self.clock() >= self._wanted_until and not is_waited_for
+        self.keep_wanted()
         if is_new and not self._sent and not self.reserved:
             self._credit = min(self._credit, 0.0)
-        return self._credit - self._exempt_owed + EPSILON_BYTES
+        return self.credit()
 
     def keep_wanted(self) -> None:
         """Note that a link has waited for an answer and wants more: it has wanted budget all the time."""
-        self._wanted_until = max(self._wanted_until, self.clock() + WINDOW_SECONDS)
+        now = self.clock()
+        self._advance(now)
+        self._wanted_until = max(self._wanted_until, now + WINDOW_SECONDS)
 
     def reserve(self, size: int) -> None:
         """Set `size` bytes aside for a request that is about to be forwarded."""

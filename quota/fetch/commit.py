@@ -113,15 +113,6 @@ def _empty_answer(state: LinkState, request: FetchRequest) -> Steps[bytes]:
     )
 
 
-def _encoded(version: int, made_up: Sequence[ResponseTopic]) -> Steps[bytes]:
-    appended: list[bytes] = []
-    for first in range(0, len(made_up), PER_STEP):
-        if first:
-            yield
-        appended.append(encode_response_topics(version, made_up[first : first + PER_STEP]))
-    return b"".join(appended)
-
-
 def _made_up_topics(state: LinkState, version: int) -> Steps[list[ResponseTopic]]:
     """Return an empty response entry for every partition behind."""
     made_up: list[ResponseTopic] = []
@@ -148,7 +139,7 @@ def _forward(
     """
     side, rules, sessions = state.throttle, state.throttle.rules, state.sessions
     row, partitions, asks = sessions.row, state.partitions, asked != ()
-    appended, appended_topics, are_first = b"", 0, fetch.grants_are_first
+    made_up, appended, are_first = list[ResponseTopic](), b"", fetch.grants_are_first
     if sessions.is_incremental:
         request = yield from request_parts.changes(state, request, grants, asked, grants_are_first=are_first)
     else:
@@ -157,7 +148,10 @@ def _forward(
         )
         if drops_behind:
             made_up = yield from _made_up_topics(state, row.api_version)
-            appended, appended_topics = (yield from _encoded(row.api_version, made_up)), len(made_up)
+            for first in range(0, len(made_up), PER_STEP):
+                if first:
+                    yield
+                appended += encode_response_topics(row.api_version, made_up[first : first + PER_STEP])
     if fetch.asks_all:
         sessions.is_asked_for_offsets = False
     fetch.forwarded_at, fetch.max_wait_seconds = side.clock(), request.max_wait_ms / 1000
@@ -169,7 +163,7 @@ def _forward(
     may_bring_more = grants or asks or partitions.is_asked_for_none
     expected = Expected(
         appended,
-        appended_topics,
+        len(made_up),
         walk=rules.walked_topics(partitions.ends, by_id=row.names_topics_by_id),
         head_patch=sessions.head_patch(leaves_out=drops_behind),
         most_partitions=partitions.count,

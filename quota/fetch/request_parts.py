@@ -86,9 +86,8 @@ def changes(
             yield
         if replica in capped:
             continue
-        topic, partition = replica.topic, replica.partition
-        waits = is_throttling and (partition in topic.behind or partition in topic.unknown)
-        if not waits and topic.partitions.get(partition) is replica:
+        waits = is_throttling and replica.is_waiting
+        if not waits and replica.topic.partitions.get(replica.partition) is replica:
             replica.at_leader = LeaderEntry.AS_CAME
             front.append(replica)
         elif replica.at_leader is not LeaderEntry.ABSENT:
