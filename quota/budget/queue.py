@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter
 
-from weir.quota.figures import FLOOR, LAPSE_SECONDS, MOST_FINISHED, STUCK_SECONDS
+from weir.lag.broker_ids import MOST_IDS
+from weir.quota.figures import FLOOR, LAPSE_SECONDS, STUCK_SECONDS
 
 
 @dataclass(slots=True, eq=False)
@@ -121,7 +122,7 @@ class BudgetQueue:
         if claim is not None:
             self._reached = max(self._reached, start)
         self.leave(link)
-        if not self.claims or len(self._finished) > MOST_FINISHED:
+        if not self.claims or len(self._finished) > MOST_IDS:
             self._finished = {}  # nobody waits: nothing had so far counts (or ids are made up)
         else:
             self._finished[replica] = max(start + size, self._finished.get(replica, 0.0))
