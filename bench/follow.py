@@ -22,7 +22,7 @@ from weir.lab.errors import Timeout
 from weir.lab.java import OPTIMIZED
 from weir.lab.modes import MODES, NEWEST
 from weir.lab.sidecar import Sidecar
-from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
+from weir.quota.settings import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
 
 ASKED = "bench"  # the topic whose lists change
 MOST_P99_SECONDS = 2.0

@@ -15,7 +15,7 @@ from weir.cli.quantities import show_deadline, show_duration
 from weir.planning.finish_by import Pace
 from weir.planning.headroom import Allowance
 from weir.planning.units import show_rate, show_rough_rate, show_size
-from weir.quota.setting_names import FOLLOWER_RATE
+from weir.quota.settings import FOLLOWER_RATE
 
 if TYPE_CHECKING:
     from weir.control.move_following import Tick

@@ -32,7 +32,7 @@ from weir.cli.sidecars import (
 from weir.cli.stale import clear_stale
 from weir.cli.troubles import LAYER_WORDS
 from weir.planning.units import show_rate
-from weir.quota.setting_names import (
+from weir.quota.settings import (
     FOLLOWER_RATE,
     FOLLOWER_REPLICAS,
     LEADER_RATE,

@@ -12,7 +12,7 @@ from kafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from weir.control.cluster_admin import Partition
 from weir.control.errors import ControlError
 from weir.control.move_admin import MoveAdmin
-from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+from weir.quota.settings import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 _PREFERRED = 0  # ElectLeadersRequest.json: ElectionType
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from weir.planning.assignment import Partition
 from weir.planning.finish_by import Moving
-from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE
+from weir.quota.settings import FOLLOWER_RATE, LEADER_RATE
 
 Key = tuple[int, str]
 """One throttled rate: a broker, and LEADER_RATE or FOLLOWER_RATE."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from weir.planning.assignment import Partition
-from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE
+from weir.quota.settings import FOLLOWER_RATE, LEADER_RATE
 
 INTERVAL_SECONDS: Final = 10.0
 """The least seconds between two changes of the rate. Kafka's own throttle measures over about as long."""

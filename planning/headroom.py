@@ -14,7 +14,7 @@ from typing import Final
 from weir.planning.assignment import Brokers, Partition
 from weir.planning.carried import Carried, Key, are_short, arrived, carried_next
 from weir.planning.finish_by import INFLOW_MARGIN, LEAST_CHANGE, Moving, RateBounds, loads_of
-from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE
+from weir.quota.settings import FOLLOWER_RATE, LEADER_RATE
 
 INTERVAL_SECONDS: Final = 5.0
 """The least seconds between two changes of the rates."""

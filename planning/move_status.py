@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from weir.planning.assignment import Brokers, Partition, PartitionMove, Reassignment, Replica
 from weir.planning.finish_by import Moving
-from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE
+from weir.quota.settings import FOLLOWER_RATE, LEADER_RATE
 
 RATE_WINDOW_SECONDS: Final = 15.0
 """The seconds over which rates are means. Kafka's own throttle lets bytes through in bursts that are seconds apart."""

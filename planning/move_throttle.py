@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from weir.planning.assignment import Brokers, Partition, PartitionMove, Reassignment
-from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+from weir.quota.settings import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 DISK_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
 RATES: Final = (LEADER_RATE, FOLLOWER_RATE, DISK_RATE)

@@ -9,7 +9,7 @@ from typing import Final
 from weir.planning.assignment import Partition
 from weir.planning.finish_by import Moving, growth_between, loads_of
 from weir.planning.units import show_rough_rate
-from weir.quota.setting_names import FOLLOWER_RATE, LEADER_RATE
+from weir.quota.settings import FOLLOWER_RATE, LEADER_RATE
 
 STILL_SECONDS: Final = 60.0
 """A broker whose bytes behind have not fallen for so long holds its move up."""

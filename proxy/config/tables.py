@@ -18,7 +18,7 @@ from weir.proxy.config.tls import (
     SidecarTlsMode,
     SidecarTlsTable,
 )
-from weir.quota.setting_names import (
+from weir.quota.settings import (
     FOLLOWER_RATE,
     FOLLOWER_REASSIGNMENT_RATE,
     FOLLOWER_RECOVERY_RATE,
@@ -28,8 +28,8 @@ from weir.quota.setting_names import (
     LEADER_RECOVERY_RATE,
     LEADER_REPLICAS,
     UNDER_MIN_ISR,
+    SideName,
 )
-from weir.quota.settings import SideName
 from weir.quota.throttled_replicas import ThrottledReplicas
 
 SIDES: tuple[SideName, SideName] = ("leader", "follower")

@@ -7,8 +7,17 @@ from collections.abc import Collection, Iterator
 from weir.proxy.config.reader import ConfigError, join
 from weir.proxy.config.tables import SIDES, Cluster, Config, ThrottleTable
 from weir.quota.scopes import Matching, Reassigned, Recovering
-from weir.quota.setting_names import FOLLOWER_REASSIGNMENT_RATE, LEADER_REASSIGNMENT_RATE
-from weir.quota.settings import LEAST_SHARE, REASSIGNMENT, RECOVERY, UNTOLD, QuotaSettings, SideName, ThrottleSettings
+from weir.quota.settings import (
+    FOLLOWER_REASSIGNMENT_RATE,
+    LEADER_REASSIGNMENT_RATE,
+    LEAST_SHARE,
+    REASSIGNMENT,
+    RECOVERY,
+    UNTOLD,
+    QuotaSettings,
+    SideName,
+    ThrottleSettings,
+)
 
 
 def check_throttle(table: ThrottleTable, cluster: Cluster | None, path: str = "") -> None:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 
+@dataclass(slots=True)
 class _Sample:
-    __slots__ = ("last_event_ms", "start_ms", "value")
-
-    def __init__(self, now_ms: int) -> None:
-        self.reset(now_ms)
-
-    def reset(self, now_ms: int) -> None:
-        self.start_ms = now_ms
-        self.last_event_ms = now_ms
-        self.value = 0
+    start_ms: int
+    last_event_ms: int
+    value: int = 0
 
 
 class SimpleRate:
@@ -49,7 +45,7 @@ class SimpleRate:
         now_ms = self._now_ms()
         samples = self._samples
         if not samples or now_ms - samples[-1].start_ms >= self._window_ms:
-            samples.append(_Sample(now_ms))
+            samples.append(_Sample(now_ms, now_ms))
         sample = samples[-1]
         sample.value += n
         sample.last_event_ms = now_ms
@@ -77,12 +73,12 @@ class SimpleRate:
         """
         samples = self._samples
         if not samples:
-            samples.append(_Sample(now_ms))
+            samples.append(_Sample(now_ms, now_ms))
         total = 0
         begin_ms = now_ms
         for sample in samples:
             if now_ms - sample.last_event_ms >= self._expire_ms:
-                sample.reset(now_ms)
+                sample.start_ms, sample.last_event_ms, sample.value = now_ms, now_ms, 0
             total += sample.value
             if sample.start_ms < begin_ms:
                 begin_ms = sample.start_ms

@@ -9,7 +9,7 @@ from enum import StrEnum
 from random import Random
 from typing import Any, Final
 
-from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+from weir.quota.settings import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 MOVED: Final = "orders"
 """The topic that moves."""

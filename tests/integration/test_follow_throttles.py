@@ -28,7 +28,7 @@ from weir.lab.modes import MODES, NEWEST, ZooKeeperCluster
 from weir.lab.settings import configs_tool
 from weir.planning.reassignment_json import format_reassignment
 from weir.quota.figures import WINDOW_SECONDS
-from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+from weir.quota.settings import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 pytestmark = pytest.mark.integration
 

@@ -7,7 +7,7 @@ import pytest
 from tests.integration.moves import MB, assert_identical
 from weir.lab.modes import MODES
 from weir.lab.produce import LiveProducer, latency
-from weir.quota.setting_names import FOLLOWER_RECOVERY_RATE, LEADER_RECOVERY_RATE
+from weir.quota.settings import FOLLOWER_RECOVERY_RATE, LEADER_RECOVERY_RATE
 
 pytestmark = pytest.mark.integration
 

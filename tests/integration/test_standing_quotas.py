@@ -12,7 +12,7 @@ from tests.integration.moves import MB, assert_identical, assert_rate, filled, m
 from weir.control.cluster_admin import Partition
 from weir.lab.cluster import Cluster
 from weir.lab.modes import MODES, NEWEST
-from weir.quota.setting_names import (
+from weir.quota.settings import (
     FOLLOWER_RECOVERY_RATE,
     LEADER_REASSIGNMENT_RATE,
     LEADER_RECOVERY_RATE,

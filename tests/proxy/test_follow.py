@@ -20,7 +20,7 @@ from weir.proxy.cluster import follow
 from weir.proxy.cluster.follow import IDLE_LISTS_PER_ROUND, LISTS_PER_ROUND, TOPICS_SECONDS, ThrottlePoll
 from weir.proxy.log import FAULT_INTERVAL_SECONDS
 from weir.quota.followed_throttle import LISTS_KEPT_SECONDS, NO_RATE, RATE_KEPT_SECONDS, Move
-from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+from weir.quota.settings import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 
 async def test_first_round_tells_the_throttle_racks_and_moves(cluster: ThrottleCluster, following: Following) -> None:

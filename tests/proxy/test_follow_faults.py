@@ -18,7 +18,7 @@ from tests.proxy.watched import DEADLINE_SECONDS, LISTS, Following, events, fiel
 from weir.proxy.cluster import channel
 from weir.proxy.cluster.follow import LISTS_PER_ROUND, TOPICS_SECONDS, ThrottlePoll
 from weir.quota.followed_throttle import RATE_KEPT_SECONDS
-from weir.quota.setting_names import LEADER_RATE
+from weir.quota.settings import LEADER_RATE
 
 
 async def test_cluster_away_at_the_start_is_followed_when_it_comes(

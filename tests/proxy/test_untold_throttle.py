@@ -17,8 +17,7 @@ from weir.proxy.config.throttle import settings_of_sides
 from weir.proxy.sidecar import Sidecar
 from weir.proxy.throttle import table
 from weir.quota.scopes import Ends
-from weir.quota.setting_names import LEADER_RATE
-from weir.quota.settings import LEAST_SHARE
+from weir.quota.settings import LEADER_RATE, LEAST_SHARE
 from weir.quota.throttle import Throttle
 
 FILE = """

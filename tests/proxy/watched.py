@@ -19,7 +19,7 @@ from weir.proxy.config.load import parse_config
 from weir.proxy.log import EventLog
 from weir.quota.layers import Layer
 from weir.quota.removed_replicas import RemovedReplicas
-from weir.quota.setting_names import FOLLOWER_REPLICAS, LEADER_REPLICAS
+from weir.quota.settings import FOLLOWER_REPLICAS, LEADER_REPLICAS
 from weir.quota.throttle import Throttle
 from weir.quota.topic_names import TopicNames
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from weir.quota.followed_throttle import LISTS_KEPT_SECONDS, NO_RATE, RATE_KEPT_SECONDS, FollowedThrottle, Move, Moves
 from weir.quota.layers import Layer, Path, Value
-from weir.quota.setting_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
+from weir.quota.settings import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 from weir.quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 
 MOVES: Moves = {"orders": {0: Move(frozenset({1, 2, 4}), frozenset({4}))}}
