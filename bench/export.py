@@ -22,6 +22,7 @@ from bench.peers import keys_of
 from bench.plan import RATE, SHAPES, Fetches, State, fetches_of
 from bench.table import Report, begin, parser, run
 from weir.protocol.records import RecordsSeen
+from weir.protocol.response_scanner import ScannedTopic
 from weir.proxy.admin.exposition import Scrapes, render
 from weir.proxy.admin.metrics import ProcessStats, families
 from weir.proxy.config.tables import Export
@@ -31,7 +32,7 @@ from weir.proxy.log import EventLog
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import RelayStats
 from weir.quota.fetch.link import ReplicaLink
-from weir.quota.fetch.settlement import count_strays
+from weir.quota.fetch.state import InFlight
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
@@ -108,10 +109,13 @@ def _fetch(links: list[Fetches], count: int) -> float:
 
 def _count(link: ReplicaLink, topics: Iterable[bytes], partitions: int, *, most: int = 0) -> None:
     """Count bytes of every partition: random ones below `most`, or the same."""
+    link.in_flight = InFlight()
+    of_topics = []
     for topic in topics:
         sizes = [random.randrange(most) if most else 1000 for _ in range(partitions)]
         seen = [RecordsSeen(id_, size, size, 3 + (size >> 10)) for id_, size in enumerate(sizes)]
-        count_strays(link.partitions, topic, False, seen)
+        of_topics.append(ScannedTopic(topic, b"", seen))
+    link.settle(of_topics)
 
 
 async def _take(exporter: Exporter, stats: ExportStats) -> None:

@@ -162,7 +162,7 @@ class Fetches:
         self.throttle = throttle = Throttle("leader", LEADER, lambda: self.now, settings)
         throttle.topic_names.learn(topic_ids or {})
         throttle.classify_anew()
-        throttled = {(name, id_) for name, id_ in behind if throttle.rules.is_throttled(name.decode(), id_)}
+        throttled = {(name, id_) for name, id_ in behind if id_ in throttle.rules.listed.get(name, ())}
         self.follower = follower
         self.leader = Leader(10_240, throttled, active)
         self.link = throttle.link(FOLLOWER)

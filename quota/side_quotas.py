@@ -51,15 +51,10 @@ class SideQuotas:
         self.quotas: tuple[Quota, ...] = ()
         """All quotas that bytes may belong to; the one of the listed replicas is the first."""
         self.is_throttling = False  # whether any of them may hold something back
-        self._listed: dict[bytes, Partitions] = {}
+        self.listed: dict[bytes, Partitions] = {}  # the listed replicas of this broker, by topic
         self._listed_anywhere: Partitions = NO_PARTITION  # of any topic
         self._told_lists: frozenset[bytes] | None = None
         self._make_quotas(None)
-
-    @property
-    def lists_any(self) -> bool:
-        """Whether any replica of this broker is in a list."""
-        return bool(self._listed)
 
     def put_in_force(self, settings: ThrottleSettings) -> None:
         """Make the quotas that `settings` ask for. Those that stay keep what has passed, and what they owe."""
@@ -74,7 +69,7 @@ class SideQuotas:
                 listed[topic.encode()] = partitions
         anywhere = _union(listed.values())
         # together, so that an error in the midst of it leaves what was in force
-        previous, self.settings, self._listed, self._listed_anywhere = self.settings, settings, listed, anywhere
+        previous, self.settings, self.listed, self._listed_anywhere = self.settings, settings, listed, anywhere
         self._make_quotas(previous)
         self.generation += 1
 
@@ -138,7 +133,7 @@ class SideQuotas:
     def walked_topics(self, ends: Ends, *, by_id: bool) -> Container[bytes]:
         """Return the topics with partitions in a quota, by name or id. Only there batches are told from cut ones."""
         if len(self.quotas) == 1 and not by_id:
-            return self._listed
+            return self.listed
         return _CoveredTopics(self, ends, by_id=by_id)
 
     def throttled_partitions(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> Container[int]:
@@ -157,8 +152,8 @@ class SideQuotas:
     def _listed_partitions(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> Partitions:
         """Return a topic's partitions in the settings' lists; where its name or lists were not told, any."""
         told = self._told_lists
-        if topic is not None and (told is None or topic in told or topic in self._listed):
-            return self._listed.get(topic, NO_PARTITION)
+        if topic is not None and (told is None or topic in told or topic in self.listed):
+            return self.listed.get(topic, NO_PARTITION)
         if self.settings.rate is None or topic in METADATA_LOG or topic_id in METADATA_LOG:
             return NO_PARTITION
         return self._listed_anywhere if told is None else EVERY_PARTITION
@@ -180,10 +175,6 @@ class SideQuotas:
         lacks_racks = not self.facts.racks and any(isinstance(one, Matching) and one.racks for one in scopes)
         lacks_throttle = any(quota.name.startswith(UNTOLD) for quota in self.settings.quotas)
         return {"reassignments": lacks_moves, "racks": lacks_racks, "throttle": lacks_throttle}
-
-    def is_throttled(self, topic: str, partition: int) -> bool:
-        """Whether a partition's replica on this broker is in the settings' lists."""
-        return partition in self._listed.get(topic.encode(), NO_PARTITION)
 
     # What the cluster says
 

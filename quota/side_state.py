@@ -91,7 +91,7 @@ class SideState(ABC):
         self.rules.put_in_force(settings)
         if self.stats.interval is not None:
             self.stats.interval.set_quotas(self._counted_quotas(), self.clock())
-        if (settings.rate is None or not self.rules.lists_any) and not settings.quotas:
+        if (settings.rate is None or not self.rules.listed) and not settings.quotas:
             self.in_force_since = None
         elif self.in_force_since is None:
             self.in_force_since = self.clock()

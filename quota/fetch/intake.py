@@ -64,7 +64,8 @@ def _take_topics(link: LinkPartitions, request: FetchRequest, number: int | None
         for name, entries, stride, tags in request.topics[first : first + PER_STEP]:
             if not entries:
                 continue
-            topic = link.topics.get(name) or link.add_topic(name, is_id=row.names_topics_by_id)
+            if (topic := link.topics.get(name)) is None:
+                topic = link.topics[name] = link.new_topic(name)
             topic.tags = tags or topic.tags
             if number is None:
                 topic.forget_requests()

@@ -58,15 +58,14 @@ class LinkPartitions:
         """Take the id that a fetch says its follower has: by it quotas cover even a stranger."""
         self.ends = Ends(broker_id, broker_id if self.side.side == "leader" else self.peer)
 
-    def add_topic(self, key: bytes, *, is_id: bool) -> ReplicaTopic:
-        """Add a topic by its name, or from v13 on by its id."""
+    def new_topic(self, key: bytes) -> ReplicaTopic:
+        """Return a topic by its name, or from v13 on by its id. It belongs to the link when it is in `topics`."""
         rules = self.side.rules
-        name = rules.topic_names.name_of(key) if is_id else key
+        name = rules.topic_names.name_of(key) if self.sessions.row.names_topics_by_id else key
         shown = printed_id(key).encode() if name is None else name
         lag = self.asker.topic(self.replica_id, shown, names_topic=name is not None)
         throttled, coverage = rules.throttled_partitions(name, key, self.ends), rules.coverage(name, key, self.ends)
-        topic = self.topics[key] = ReplicaTopic(key, name, lag, throttled, coverage)
-        return topic
+        return ReplicaTopic(key, name, lag, throttled, coverage)
 
     def __iter__(self) -> Iterator[ReplicaPartition]:
         for topic in self.topics.values():

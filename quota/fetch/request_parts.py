@@ -168,18 +168,13 @@ def _treated_topics(
             requested = ()
         for start, (partition, _, max_bytes) in requested:
             entry = entries[start : start + stride]
-            if partition in topic.behind:
-                if topic.behind[partition] in caps:
-                    found[topic.behind[partition]] = entry
-                elif not drops_behind:
-                    zero.append(entry)
-            elif partition in topic.unknown:
-                if (replica := topic.partitions[partition]) in caps:
-                    found[replica] = entry
-                else:
-                    zero.append(entry)
-            else:
+            is_behind = partition in topic.behind
+            if not is_behind and partition not in topic.unknown:
                 (kept if max_bytes else zero).append(entry)
+            elif (replica := topic.partitions[partition]) in caps:
+                found[replica] = entry
+            elif not (is_behind and drops_behind):
+                zero.append(entry)
         if kept:
             front.append(RequestTopic(name, b"".join(kept), stride))
         if zero:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from weir.protocol.metadata import NO_ID, UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
+from weir.protocol.metadata import UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
 from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
 from weir.protocol.steps import Steps
@@ -66,10 +66,8 @@ class Settlement:
     def _take_records(self, key: bytes, records: Sequence[RecordsSeen]) -> None:
         """Take in the records of one topic: bytes, counts and batch sizes."""
         partitions, stats, granted = self._state.partitions, self._state.throttle.stats, self._fetch.grants
-        topic = partitions.topics.get(key)
-        if topic is None:
-            count_strays(partitions, key, self._state.sessions.row.names_topics_by_id, records)
-            return
+        # one that the follower does not ask for any more counts, too
+        topic = partitions.topics.get(key) or partitions.new_topic(key)
         is_throttling, name, queue = self._state.throttle.rules.is_throttling, topic.name, partitions.queue
         sizes = None if name is None else stats.sizes(name)
         counts = None
@@ -268,19 +266,3 @@ def _count_bytes(link: LinkPartitions, throttled: int, unthrottled: int, cut: in
         counts.throttled += throttled
         counts.unthrottled += unthrottled
         counts.cut += cut
-
-
-def count_strays(link: LinkPartitions, key: bytes, is_id: bool, records: Sequence[RecordsSeen]) -> None:
-    """Count what came for a topic that the follower stopped asking for while the answer was on its way."""
-    side, stats = link.side, link.side.stats
-    name = side.rules.topic_names.name_of(key) if is_id else key
-    throttled = side.rules.throttled_partitions(name, NO_ID, link.ends)
-    sizes = {True: 0, False: 0}
-    for seen in records:
-        is_throttled = seen.partition in throttled
-        sizes[is_throttled] += seen.size
-        if name is not None:
-            stats.sizes(name)[seen.partition] += seen.size
-            if stats.interval is not None:
-                stats.interval.link(link.counted_peer).topics[name].count(seen, is_throttled)
-    _count_bytes(link, sizes[True], sizes[False], sum([seen.cut_bytes for seen in records]))

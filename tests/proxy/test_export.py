@@ -16,12 +16,13 @@ from tests.fakes.links import FakeLink
 from tests.proxy.exporting import START_ID, until
 from tests.sample_files import lines_of, of_kind
 from weir.protocol.records import RecordsSeen
+from weir.protocol.response_scanner import ScannedTopic
 from weir.proxy.export.exporter import Exporter, Sampled, new_start_id
 from weir.proxy.export.sample import Sample
 from weir.proxy.log import EventLog
 from weir.proxy.relay.open_link import Relayed
 from weir.proxy.relay.stats import LINKS_PER_PART, RelayStats
-from weir.quota.fetch.settlement import count_strays
+from weir.quota.fetch.state import InFlight
 from weir.quota.settings import SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
@@ -71,10 +72,9 @@ class Exporting:
     def move(self, partitions: int = 1, topics: int = 1) -> None:
         """Have records pass on the leader's side."""
         link = self.throttles[0].link(2)
-        for topic in range(topics):
-            count_strays(
-                link.partitions, b"topic-%d" % topic, False, [RecordsSeen(id_, 10, 10) for id_ in range(partitions)]
-            )
+        link.in_flight = InFlight()
+        seen = [RecordsSeen(id_, 10, 10) for id_ in range(partitions)]
+        link.settle([ScannedTopic(b"topic-%d" % topic, b"", seen) for topic in range(topics)])
 
 
 @pytest.fixture

@@ -307,11 +307,11 @@ async def test_sidecar_throttle_changed_by_http_is_in_force_at_once(
         assert (await weir.call("PUT", "/v1/throttle", body))[0] == 200
         # Held fetches of both sides are planned again, after the new rate is there.
         assert replanned == [7, 7]
-        assert leader.rules.is_throttled("orders", 0)
-        assert not leader.rules.is_throttled("orders", 1)  # of this list, broker 1 holds partition 0 alone
+        assert 0 in leader.rules.listed[b"orders"]
+        assert 1 not in leader.rules.listed[b"orders"]  # of this list, broker 1 holds partition 0 alone
         assert (await weir.call("DELETE", "/v1/throttle"))[0] == 200
         assert leader.settings.rate is None
-        assert not leader.rules.is_throttled("orders", 0)
+        assert b"orders" not in leader.rules.listed
 
 
 async def test_sidecar_throttle_refused_by_http_leaves_the_old_one(broker: Broker) -> None:

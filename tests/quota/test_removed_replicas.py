@@ -10,6 +10,7 @@ from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 from weir.lag.topic_lag import LagRow
+from weir.protocol.fetch_versions import fetch_version
 from weir.protocol.metadata import NO_ID
 from weir.quota.fetch.link import ReplicaLink
 from weir.quota.removed_replicas import SILENT_SECONDS, Assignment, RemovedReplicas, Replicas
@@ -352,7 +353,8 @@ def test_topics_unknown_by_name_to_metadata_are_not_asked_for() -> None:
     for topic_id in (CLUSTER_METADATA_ID, b"\x07" * 16, NO_ID):
         link = side.throttle.link(FOLLOWER)
         link.partitions.asker.fetched(side.clock())
-        link.partitions.add_topic(topic_id, is_id=True).lag.update(0, 1, 1, side.clock())
+        link.sessions.row = fetch_version(13)
+        link.partitions.new_topic(topic_id).lag.update(0, 1, 1, side.clock())
     side.clock.move(60)
     assert len(side.rows) == 4
     assert side.topics() == []

@@ -11,13 +11,14 @@ from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, requested
 from tests.sample_files import of_kind
 from weir.lag.tracker import EXPIRE_SECONDS
+from weir.protocol.fetch_versions import fetch_version
 from weir.protocol.records import RecordsSeen
 from weir.protocol.response_scanner import ScannedTopic
 from weir.protocol.steps import at_once
 from weir.quota.counters import IntervalCounts
 from weir.quota.fetch.decisions import Forward
 from weir.quota.fetch.link import ReplicaLink
-from weir.quota.fetch.settlement import count_strays
+from weir.quota.fetch.state import InFlight
 from weir.quota.scopes import Matching, Recovering
 from weir.quota.settings import RECOVERY, QuotaSettings, SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
@@ -205,7 +206,8 @@ def test_topic_without_a_known_name_is_in_its_links_line_alone() -> None:
     clock = MovedClock()
     throttle = make_throttle(clock)
     link = throttle.link(2)
-    count_strays(link.partitions, b"id" * 8, True, [RecordsSeen(0, 70, 60, 1, 10)])
+    link.sessions.row, link.in_flight = fetch_version(13), InFlight()
+    link.settle([ScannedTopic(b"id" * 8, b"", [RecordsSeen(0, 70, 60, 1, 10)])])
     found = sample(throttle, clock)
     assert of_kind(found, PartitionLine) == []
     (line,) = of_kind(found, LinkLine)
