@@ -9,7 +9,7 @@ from weir.protocol.metadata import NO_ID
 from weir.quota.budget.kip73 import Kip73Quota
 from weir.quota.budget.ledger import StrictLedger
 from weir.quota.budget.queue import BudgetQueue
-from weir.quota.budget.quota import Coverage, Quota
+from weir.quota.budget.quota import Coverage, Quota, TopicCoverage
 from weir.quota.budget.simple_rate import SimpleRate
 from weir.quota.budget.strict import StrictQuota
 from weir.quota.scopes import ClusterFacts, Ends, Matching, Reassigned, Recovering
@@ -136,18 +136,17 @@ class SideQuotas:
             return self.listed
         return _CoveredTopics(self, ends, by_id=by_id)
 
-    def throttled_partitions(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> Container[int]:
-        """Return the topic's partitions that any quota may hold back on a link. None is a name not known yet."""
-        if not self.is_throttling:  # listed replicas count as throttled, as in Kafka, although nothing holds them back
-            listed = self.quotas[0]
-            return NO_PARTITION if listed.is_observed else listed.covers(topic, topic_id, ends)
-        limiting = [quota for quota in self.quotas if quota.limits and quota.is_for(ends)]
-        covered = tuple([quota.covers(topic, topic_id, ends) for quota in limiting])
-        return covered[0] if len(covered) == 1 else AnyOf(covered)
-
-    def coverage(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> tuple[tuple[Quota, Container[int]], ...]:
-        """Return each quota with those of the topic's partitions that belong to it on a link."""
+    def coverage(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> TopicCoverage:
+        """Return each quota with those of a topic's partitions that belong to it on a link. None: no name is known."""
         return tuple([(quota, quota.covers(topic, topic_id, ends)) for quota in self.quotas if quota.is_for(ends)])
+
+    def throttled_partitions(self, coverage: TopicCoverage) -> Container[int]:
+        """Return the partitions of a topic that any quota may hold back."""
+        if not self.is_throttling:  # listed replicas count as throttled, as in Kafka, although nothing holds them back
+            listed, covered = coverage[0]
+            return NO_PARTITION if listed.is_observed else covered
+        limiting = tuple([covered for quota, covered in coverage if quota.limits])
+        return limiting[0] if len(limiting) == 1 else AnyOf(limiting)
 
     def _listed_partitions(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> Partitions:
         """Return a topic's partitions in the settings' lists; where its name or lists were not told, any."""

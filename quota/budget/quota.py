@@ -124,3 +124,7 @@ class Quota(ABC):
     @abstractmethod
     def is_exceeded(self, now: float) -> bool:
         """Whether nothing of it could be granted now. It decides what an observed quota would have left out."""
+
+
+TopicCoverage = tuple[tuple[Quota, Container[int]], ...]
+"""Quotas, each with the partitions of one topic whose bytes belong to it."""

@@ -64,8 +64,8 @@ class LinkPartitions:
         name = rules.topic_names.name_of(key) if self.sessions.row.names_topics_by_id else key
         shown = printed_id(key).encode() if name is None else name
         lag = self.asker.topic(self.replica_id, shown, names_topic=name is not None)
-        throttled, coverage = rules.throttled_partitions(name, key, self.ends), rules.coverage(name, key, self.ends)
-        return ReplicaTopic(key, name, lag, throttled, coverage)
+        coverage = rules.coverage(name, key, self.ends)
+        return ReplicaTopic(key, name, lag, rules.throttled_partitions(coverage), coverage)
 
     def __iter__(self) -> Iterator[ReplicaPartition]:
         for topic in self.topics.values():
@@ -133,8 +133,8 @@ class LinkPartitions:
             topic.name = rules.topic_names.name_of(topic.key)
             if topic.name is not None:
                 topic.lag.rename(topic.name)
-        topic.throttled = rules.throttled_partitions(topic.name, topic.key, self.ends)
         topic.coverage = rules.coverage(topic.name, topic.key, self.ends)
+        topic.throttled = rules.throttled_partitions(topic.coverage)
         tells_lag = not topic.lag.is_known  # perhaps the cluster did not know the follower as a broker until now
         for replica in topic.partitions.values():
             if tells_lag:

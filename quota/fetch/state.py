@@ -15,11 +15,9 @@ from weir.protocol.fetch_response import made_up_entries
 from weir.protocol.header import SIZE
 from weir.quota.batches import BatchSizes
 from weir.quota.budget.ledger import StrictLedger
-from weir.quota.budget.quota import Part, Quota
+from weir.quota.budget.quota import Part, Quota, TopicCoverage
 
 UNKNOWN_OFFSET = -1
-Coverage = tuple[tuple[Quota, Container[int]], ...]
-"""Quotas, each with the partitions of one topic whose bytes belong to it."""
 
 
 class LeaderEntry(Enum):
@@ -113,7 +111,7 @@ class ReplicaTopic:
     name: bytes | None  # None while it is not known for the id
     lag: AskedTopic
     throttled: Container[int]
-    coverage: Coverage  # for each quota, the partitions that belong to it
+    coverage: TopicCoverage  # for each quota, the partitions that belong to it
     tags: bytes = b""  # the topic's own tag buffer in requests (v12+)
     partitions: dict[int, ReplicaPartition] = field(default_factory=dict)
     absent: dict[int, ReplicaPartition] = field(default_factory=dict)  # remembered, but not asked for now

@@ -284,8 +284,8 @@ def test_metadata_log_of_the_cluster_is_covered_by_no_quota(scope: Scope) -> Non
     """Whoever holds it back cuts a broker off from the cluster."""
     throttle = Throttle("leader", 1, MovedClock(), ThrottleSettings(quotas=(QuotaSettings("all", 0, scope),)))
     for name, topic_id in ((b"__cluster_metadata", NO_ID), (None, CLUSTER_METADATA_ID)):
-        assert 0 not in throttle.rules.throttled_partitions(name, topic_id, Ends(2, 2))
-    assert 0 in throttle.rules.throttled_partitions(b"orders", NO_ID, Ends(2, 2))
+        assert 0 not in throttle.rules.throttled_partitions(throttle.rules.coverage(name, topic_id, Ends(2, 2)))
+    assert 0 in throttle.rules.throttled_partitions(throttle.rules.coverage(b"orders", NO_ID, Ends(2, 2)))
 
 
 @pytest.mark.long

@@ -140,7 +140,7 @@ def test_unnamed_id_is_throttled_as_far_as_any_list_may_cover(
     throttle = Throttle("leader", 1, MovedClock(), settings)
     throttle.rules.set_racks({2: "a"})
     throttle.rules.set_adding_replicas({b"x": {7: frozenset({2}), 9: frozenset({3})}, b"y": {8: frozenset({2, 4})}})
-    throttled = throttle.rules.throttled_partitions(None, TOPIC_ID, Ends(2, 2))
+    throttled = throttle.rules.throttled_partitions(throttle.rules.coverage(None, TOPIC_ID, Ends(2, 2)))
     assert {partition for partition in EVERY if partition in throttled} == covered
 
 
@@ -152,19 +152,19 @@ def test_unnamed_id_is_throttled_as_far_as_any_list_may_cover(
 def test_what_the_cluster_has_not_told_counts_as_covered(scope: Scope, told: str) -> None:
     throttle = Throttle("leader", 1, MovedClock(), ThrottleSettings(quotas=(QuotaSettings("one", MB, scope),)))
     ends = Ends(2, 2)
-    assert 0 in throttle.rules.throttled_partitions(b"t", NO_ID, ends)
+    assert 0 in throttle.rules.throttled_partitions(throttle.rules.coverage(b"t", NO_ID, ends))
     assert [what for what, is_lacking in throttle.rules.untold().items() if is_lacking] == [
         {"adding": "reassignments", "racks": "racks"}[told]
     ]
     throttle.set_under_min_isr(frozenset({(b"t", 0)}))
-    assert (0 in throttle.rules.throttled_partitions(b"t", NO_ID, ends)) == (told == "racks")
+    assert (0 in throttle.rules.throttled_partitions(throttle.rules.coverage(b"t", NO_ID, ends))) == (told == "racks")
     if told == "adding":
         throttle.rules.set_adding_replicas({})
     else:
         throttle.rules.set_racks({3: "a"})  # broker 2 has just come
-        assert 0 in throttle.rules.throttled_partitions(b"t", NO_ID, ends)
+        assert 0 in throttle.rules.throttled_partitions(throttle.rules.coverage(b"t", NO_ID, ends))
         throttle.rules.set_racks({2: None, 3: "a"})
-    assert 1 not in throttle.rules.throttled_partitions(b"t", NO_ID, ends)
+    assert 1 not in throttle.rules.throttled_partitions(throttle.rules.coverage(b"t", NO_ID, ends))
     assert not any(throttle.rules.untold().values())
 
 

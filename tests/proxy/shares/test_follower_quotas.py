@@ -70,8 +70,8 @@ def test_quota_covers_links_with_its_follower_alone() -> None:
     for follower in (2, 3):
         covering = kept.throttle.rules.coverage(b"t", bytes(16), Ends(follower, follower))
         assert [quota.name for quota, _ in covering] == ["configured", f"into/{follower}"]
-        assert 0 in kept.throttle.rules.throttled_partitions(b"t", bytes(16), Ends(follower, follower))
-    assert 0 not in kept.throttle.rules.throttled_partitions(b"t", bytes(16), Ends(4, 4))
+        assert 0 in kept.throttle.rules.throttled_partitions(covering)
+    assert 0 not in kept.throttle.rules.throttled_partitions(kept.throttle.rules.coverage(b"t", bytes(16), Ends(4, 4)))
 
 
 def test_debt_outlives_a_change_of_the_share() -> None:
