@@ -149,9 +149,11 @@ class LinkPartitions:
 
         The cluster's ISR decides nothing: it may be old, or of a replica that was deleted and made anew since.
         """
-        is_in_sync = replica.has_caught_up or self.side.clock() < replica.in_sync_until
+        high_watermark = replica.high_watermark
+        is_in_sync = UNKNOWN_OFFSET < high_watermark <= replica.fetch_offset  # for each partition: no call
+        is_in_sync = is_in_sync or self.side.clock() < replica.in_sync_until
         waits = not is_in_sync and replica.partition in replica.topic.throttled
-        is_unknown = replica.high_watermark == UNKNOWN_OFFSET
+        is_unknown = high_watermark == UNKNOWN_OFFSET
         self.place(replica, behind=waits and not is_unknown, unknown=waits and is_unknown)
 
     def place(self, replica: ReplicaPartition, *, behind: bool, unknown: bool) -> None:

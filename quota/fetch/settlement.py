@@ -231,7 +231,7 @@ class Settlement:
             replica.last_reported = high_watermark
             if high_watermark == replica.high_watermark:
                 continue
-            if replica.has_caught_up:
+            if UNKNOWN_OFFSET < replica.high_watermark <= replica.fetch_offset:
                 replica.in_sync_from, replica.in_sync_until = replica.high_watermark, link.in_sync_until
             replica.earlier_high_watermark, replica.high_watermark = replica.high_watermark, high_watermark
             topic.made_up = None
