@@ -12,6 +12,7 @@ from weir.protocol.fetch_session import NO_SESSION
 from weir.quota.fetch import link as replica_link
 from weir.quota.fetch.decisions import Forward, Hold
 from weir.quota.fetch.intake import TooManyPartitions
+from weir.quota.figures import ABSENT_SECONDS
 from weir.quota.scopes import Matching, Reassigned
 from weir.quota.settings import QuotaSettings, ThrottleSettings
 from weir.quota.throttle import Throttle
@@ -122,6 +123,19 @@ def test_quotas_cover_a_stranger_as_who_it_claims_to_be(
     for _ in range(5):
         stranger.exchange()
     assert (sum(size for _, size in stranger.follower.received) <= BATCH) == is_covered
+
+
+def test_what_a_stranger_asks_for_no_more_counts_as_long_as_it_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_link, "MOST_PARTITIONS", 10)
+    clock = MovedClock()
+    link = throttle(clock).link(2, is_stranger=True)
+    for first in (0, 4):
+        link.plan(Follower({(b"t", first + number): 0 for number in range(4)}).request())
+        link.abandon()
+    with pytest.raises(TooManyPartitions):
+        link.plan(Follower({(b"t", 8 + number): 0 for number in range(4)}).request())
+    clock.move(ABSENT_SECONDS)
+    link.plan(Follower({(b"t", 12 + number): 0 for number in range(4)}).request())
 
 
 def test_all_strangers_keep_no_more_partitions_than_one_broker(

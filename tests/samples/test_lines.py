@@ -224,6 +224,7 @@ def test_records_of_a_topic_no_longer_asked_for_count_too() -> None:
     (line,) = of_kind(sample(throttle, clock), PartitionLine)
     assert (line.topic, line.bytes_throttled, line.bytes_complete, line.bytes_cut) == ("orders", 70, 60, 10)
     assert throttle.stats.replication_bytes == {(2, True): 70}
+    assert throttle.quotas[0].passed_bytes == 70
     assert throttle.stats.cut_bytes == 10
 
 
