@@ -68,6 +68,11 @@ class StrictLedger:
         self._advance(self.clock())
         return self._credit - self._exempt_owed + EPSILON_BYTES
 
+    def look(self) -> tuple[float, float, float]:
+        """Return the time, and `credit` and `room` at it. Needs a rate."""
+        credit, room = self.credit(), self.room()
+        return self._credit_at, credit, room
+
     def room(self) -> float:
         """Return the bytes that the window has room for now, beside what is due. Needs a rate."""
         return self.room_for_due() - min(self.due, self._limit() / 2)

@@ -93,7 +93,8 @@ class StrictQuota(Quota):
         else:
             # At the most credit those ahead could have gone, so they are away, and no more credit gathers for them.
             needed = min(self._needed(part) + ahead, most_credit)
-        ready = ledger.credit_at(needed)
+        at, credit, room = ledger.look()
+        ready = at + max(0.0, needed - credit) / rate
         if ready > ledger.clock():
             return Verdict(False, ready)
         if ahead:
@@ -102,7 +103,7 @@ class StrictQuota(Quota):
             ready = ledger.room_at(min(part.size, most_credit))
             if ready > ledger.clock():
                 return Verdict(False, ready)
-        room = ledger.room() - ahead
+        room -= ahead
         # A batch goes wherever there is any room, or else where nothing but records in sync has passed.
         beyond = part.batch - 1 if goes_beyond(part.batch, rate) else min(part.batch, ledger.sent_exempt)
         if part.size <= room + beyond:

@@ -14,7 +14,7 @@ from weir.quota.fetch.commit import commit, commit_pass
 from weir.quota.fetch.decisions import Answer, Decision, Hold
 from weir.quota.fetch.intake import TooManyPartitions, take_incremental, take_whole
 from weir.quota.fetch.partitions import LinkState
-from weir.quota.fetch.plan import observe, plan
+from weir.quota.fetch.plan import decide
 from weir.quota.fetch.settlement import Settlement
 from weir.quota.fetch.state import InFlight
 from weir.quota.figures import LEAST_BYTES, MOST_PARTITIONS, STUCK_SECONDS
@@ -50,8 +50,7 @@ class ReplicaLink(LinkState):
         now = clock()  # read again: the steps so far took time
         if not (partitions.behind_count or partitions.unknown_count) or not rules.is_throttling:
             return (yield from commit_pass(self, request))  # most fetches end here
-        view = observe(self, request, now, held_seconds)
-        return (yield from commit(view, plan(view)))
+        return (yield from commit(*decide(self, request, now, held_seconds)))
 
     def answer_begins(self) -> None:
         """Note that a part of the answer awaited has come, and not all of it. Only the first time counts."""

@@ -65,6 +65,12 @@ class FetchView(Struct):
     """When the link's next offset probe goes; inf where there is nothing to ask."""
 
 
+def decide(state: LinkState, request: FetchRequest, now: float, held_seconds: float) -> tuple[FetchView, FetchPlan]:
+    """Return what a plan for `request` depends on, and the plan."""
+    view = observe(state, request, now, held_seconds)
+    return view, plan(view)
+
+
 def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: float) -> FetchView:
     """Bring what depends on time up to date, and return what a plan for `request` depends on."""
     side, partitions, queue = state.throttle, state.partitions, state.partitions.queue

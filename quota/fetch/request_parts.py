@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from weir.protocol.fetch_request import FetchRequest, ForgottenTopic
-from weir.protocol.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
+from weir.protocol.fetch_session import FINAL_EPOCH, FIRST_SESSION_VERSION, INITIAL_EPOCH, NO_SESSION
 from weir.protocol.fetch_versions import fetch_version
 from weir.protocol.request_topics import RequestTopic
 from weir.protocol.steps import PER_STEP, Steps, StepWork
@@ -35,7 +35,7 @@ def whole(
             state, request, grants, grants_are_first=grants_are_first, drops_behind=drops_behind
         )
         request = request.with_(topics=topics)
-    if not sessions.has_sessions:
+    if sessions.row.api_version < FIRST_SESSION_VERSION:
         return request
     state.throttle.stats.full_fetches_sent += not is_raft(request)
     if sessions.follower.id == NO_SESSION:
@@ -86,8 +86,9 @@ def changes(
             yield
         if replica in capped:
             continue
-        waits = is_throttling and replica.is_waiting
-        if not waits and replica.topic.partitions.get(replica.partition) is replica:
+        topic, partition = replica.topic, replica.partition
+        waits = is_throttling and (partition in topic.behind or partition in topic.unknown)
+        if not waits and topic.partitions.get(partition) is replica:
             replica.at_leader = LeaderEntry.AS_CAME
             front.append(replica)
         elif replica.at_leader is not LeaderEntry.ABSENT:

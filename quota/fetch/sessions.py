@@ -50,13 +50,13 @@ class FetchSessions:
         self.is_incremental = False  # whether the request under way lists only what changed
 
     @property
-    def has_sessions(self) -> bool:
+    def _has_sessions(self) -> bool:
         return self.row.api_version >= FIRST_SESSION_VERSION
 
     @property
     def in_session(self) -> bool:
         """Whether the follower has a session."""
-        return self.has_sessions and self.follower.id != NO_SESSION
+        return self._has_sessions and self.follower.id != NO_SESSION
 
     def touch(self, replica: ReplicaPartition) -> None:
         """Note that the leader may have to be told something of a partition. Does nothing below v7."""
@@ -71,8 +71,8 @@ class FetchSessions:
         changes_names = fetch_version(request.header.api_version).names_topics_by_id != self.row.names_topics_by_id
         if self.row.api_version != request.header.api_version:
             self.row = fetch_version(request.header.api_version)
-        self.is_incremental = self.has_sessions and request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH)
-        if not self.has_sessions:
+        self.is_incremental = self._has_sessions and request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH)
+        if not self._has_sessions:
             return 0
         if self.is_incremental:
             return self.follower.take(request.session_id, request.session_epoch, changes_names=changes_names)
@@ -88,7 +88,7 @@ class FetchSessions:
 
     def head_patch(self, *, leaves_out: bool = False) -> Callable[[ResponseHead], ResponseHead] | None:
         """Return what turns the head of the leader's response into the follower's; None below v7."""
-        if not self.has_sessions:
+        if not self._has_sessions:
             return None
         session_id, is_incremental = self.follower.id, self.is_incremental
         leaves_out = leaves_out and session_id != NO_SESSION
