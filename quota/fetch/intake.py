@@ -43,13 +43,14 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
 def take_incremental(link: LinkPartitions, request: FetchRequest, now: float) -> Steps[None]:
     """Take in a request that lists what changed in its session. Done in steps."""
     yield from _take_topics(link, request, None, now)
-    work = StepWork(PARTITIONS_PER_STEP)
+    done = 0
     for name, partitions, _ in request.forgotten:
         if name in link.topics:
             topic = link.topics[name]
             for partition in topic.partitions.keys() & set(partitions):
                 _set_aside(link, topic, partition, now)
-                if work.is_enough(1):
+                done += 1
+                if not done % PARTITIONS_PER_STEP:
                     yield
     _forget_absent(link, now)
 
@@ -68,7 +69,8 @@ def _take_topics(link: LinkPartitions, request: FetchRequest, number: int | None
                 topic = link.topics[name] = link.new_topic(name)
             topic.tags = tags or topic.tags
             if number is None:
-                topic.forget_requests()
+                if topic.request_blocks:
+                    topic.forget_requests()
             elif topic.repeats_request(entries, number):
                 continue
             size = PARTITIONS_PER_STEP * stride  # most topics are one block
