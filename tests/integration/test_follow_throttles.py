@@ -24,7 +24,7 @@ from tests.integration.moves import (
 )
 from weir.control.cluster_admin import Partition
 from weir.lab.cluster import Cluster
-from weir.lab.modes import MODES, NEWEST, ZooKeeperCluster
+from weir.lab.modes import MODES, NEWEST
 from weir.lab.settings import configs_tool
 from weir.planning.reassignment_json import format_reassignment
 from weir.quota.figures import WINDOW_SECONDS
@@ -41,9 +41,14 @@ BOTH_RATES = (LEADER_RATE, FOLLOWER_RATE)
 
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 REASSIGN_2_8 = "kafka.admin.ReassignPartitionsCommand"
-OF_TOOLS = (NEWEST.name, "kraft-3.9", "zookeeper-2.8")
-"""Each with the tools of its own brokers' version, but the last: there it is Kafka 2.8's own tools."""
 OF_FAULTS = (NEWEST.name, "zookeeper-2.8")
+OF_TOOLS = [
+    (NEWEST.name, NEWEST.kafka),
+    (NEWEST.name, "3.9.2"),
+    pytest.param("kraft-3.9", "3.9.2", marks=pytest.mark.slow),
+    ("zookeeper-2.8", "tools-2.8.2"),
+]
+"""Brokers, and the version of the tools that are used on them: the last are brokers of 3.9, too."""
 
 _number = count(1)
 
@@ -64,6 +69,9 @@ def nothing_left(cluster: Cluster) -> Iterator[None]:
 
 def on(*modes: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("cluster", modes, indirect=True)
+
+
+with_tools = pytest.mark.parametrize(("cluster", "tools"), OF_TOOLS, indirect=["cluster"], scope="module")
 
 
 def new_topic(cluster: Cluster, size: int, partitions: int = 5) -> str:
@@ -99,15 +107,12 @@ def nothing(cluster: Cluster) -> dict[int, dict[str, Any]]:
     return {broker_id: {"topics": {}} for broker_id in cluster.broker_ids}
 
 
-def run_tool(cluster: Cluster, main_class: str, *commands: tuple[str, ...]) -> None:
+def run_tool(cluster: Cluster, version: str, main_class: str, *commands: tuple[str, ...]) -> None:
     """Run one of Kafka's tools with each of these arguments at the same time, and wait for the end of all."""
     server = ("--bootstrap-server", cluster.bootstrap_servers[0])
-    is_old = isinstance(cluster, ZooKeeperCluster)
-    main_class = REASSIGN_2_8 if is_old and main_class == REASSIGN else main_class
-    version = "tools-2.8.2" if is_old else None
     name = main_class.rpartition(".")[2]
-    tools = [cluster.java_tool(name, main_class, [*server, *one], seconds=None, version=version) for one in commands]
-    for tool in tools:
+    running = [cluster.java_tool(name, main_class, [*server, *one], seconds=None, version=version) for one in commands]
+    for tool in running:
         assert tool.wait(60) == 0, tool.output()
 
 
@@ -136,8 +141,8 @@ def always_limited(cluster: Cluster, broker_id: int) -> Iterator[None]:
     assert without == []
 
 
-@on(*OF_TOOLS)
-def test_kafka_reassign_partitions_drives_the_sidecars(cluster: Cluster, tmp_path: Path) -> None:
+@with_tools
+def test_kafka_reassign_partitions_drives_the_sidecars(cluster: Cluster, tools: str, tmp_path: Path) -> None:
     """`--execute --throttle`, then another rate with `--additional --throttle`, and the end with `--verify`.
 
     The tool begins the move at once, so for a second Kafka's own throttle is alone. It lets a burst through, and then
@@ -156,7 +161,12 @@ def test_kafka_reassign_partitions_drives_the_sidecars(cluster: Cluster, tmp_pat
         return {1: {**own, **lists}, 2: {**own, **lists}, 3: lists}
 
     def reassign(*words: str) -> None:
-        run_tool(cluster, REASSIGN, ("--reassignment-json-file", str(plan), *words))
+        run_tool(
+            cluster,
+            tools,
+            REASSIGN_2_8 if tools == "tools-2.8.2" else REASSIGN,
+            ("--reassignment-json-file", str(plan), *words),
+        )
 
     with cluster.received_bytes(2, partitions) as received:
         reassign("--execute", "--throttle", str(RATE // 8))
@@ -176,15 +186,15 @@ def test_kafka_reassign_partitions_drives_the_sidecars(cluster: Cluster, tmp_pat
     cluster.check_logs()
 
 
-@on(*OF_TOOLS)
-def test_kafka_configs_of_brokers_and_topics_is_followed(cluster: Cluster) -> None:
+@with_tools
+def test_kafka_configs_of_brokers_and_topics_is_followed(cluster: Cluster, tools: str) -> None:
     topic = f"orders-{next(_number)}"
     cluster.create_topic(topic, {0: [1, 2]})
     seconds_until(cluster, "no throttle", nothing(cluster))
 
     def configs(change: str, *by_entity: tuple[str, str]) -> None:
         commands = [("--alter", "--entity-type", *who.split(), change, what) for who, what in by_entity]
-        run_tool(cluster, configs_tool(cluster.version), *commands)
+        run_tool(cluster, tools, configs_tool(tools.removeprefix("tools-")), *commands)
 
     configs(
         "--add-config",
