@@ -218,6 +218,7 @@ def kraft_properties(place: Place, controller: int, data: str) -> dict[str, obje
         "share.coordinator.state.topic.num.partitions": 1,
         "share.coordinator.state.topic.replication.factor": 1,
         "share.coordinator.state.topic.min.isr": 1,
+        "metadata.max.idle.interval.ms": 5000,  # by default all brokers take an empty record twice a second
         **_COMMON,
     }
 
