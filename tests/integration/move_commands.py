@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
+from weir.cli.main import main
 from weir.lab.admin import LabAdmin
 from weir.lab.cluster import Cluster
 from weir.lab.settings import configs_tool
@@ -17,6 +22,7 @@ from weir.planning.move_throttle import Standing
 from weir.planning.reassignment_json import format_reassignment
 
 MB = 1_000_000
+MOST_SECONDS = 120
 
 
 class MoveCommands:
@@ -39,12 +45,9 @@ class MoveCommands:
         return path
 
     def start(self, command: str, plan: Path | None = None, *more: str) -> subprocess.Popen[str]:
-        """Begin a command, and do not wait for it."""
-        words = ["move", command, "--bootstrap-server", ",".join(self.cluster.bootstrap_servers), *more]
-        if plan is not None:
-            words += ["--reassignment-json-file", str(plan)]
+        """Begin a command in a process of its own, and do not wait for it."""
         return subprocess.Popen(
-            [sys.executable, "-m", "weir", *words],
+            [sys.executable, "-m", "weir", *self._words(command, plan, more)],
             cwd=PROJECT,
             text=True,
             stdout=subprocess.PIPE,
@@ -52,12 +55,16 @@ class MoveCommands:
         )
 
     def run(self, command: str, plan: Path | None = None, *more: str, status: int = 0) -> tuple[str, str]:
-        """Run a command, which has to end with `status`; return what it printed on stdout and stderr."""
-        with self.start(command, plan, *more) as process:
-            out, error = process.communicate(timeout=120)
-        assert process.returncode == status, f"{command}: {process.returncode}\n{out}\n{error}"
-        assert "Traceback" not in error
-        return out, error
+        """Run a command here, which has to end with `status`; return what it printed on stdout and stderr."""
+        out, error = StringIO(), StringIO()
+        with redirect_stdout(out), redirect_stderr(error), _ended_within(MOST_SECONDS):
+            found = main(self._words(command, plan, more))
+        assert found == status, f"{command}: {found}\n{out.getvalue()}\n{error.getvalue()}"
+        return out.getvalue(), error.getvalue()
+
+    def _words(self, command: str, plan: Path | None, more: Sequence[str]) -> list[str]:
+        words = ["move", command, "--bootstrap-server", ",".join(self.cluster.bootstrap_servers), *more]
+        return words if plan is None else [*words, "--reassignment-json-file", str(plan)]
 
     def throttles(self) -> Standing:
         """What is set in the cluster, of single brokers and topics."""
@@ -78,6 +85,22 @@ class MoveCommands:
     def wait_for_end(self, seconds: float = 60) -> None:
         """Wait until nothing moves in the cluster."""
         self.admin.wait_for_reassignments(seconds)
+
+
+@contextmanager
+def _ended_within(seconds: int) -> Iterator[None]:
+    """Interrupt what takes longer, as Ctrl-C does."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def json_of(text: str) -> list[dict[str, object]]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from time import sleep
 
 import pytest
 
@@ -91,6 +92,7 @@ def test_steps_begin_as_others_end_and_keep_their_throttle(move: MoveCommands) -
             most = max(most, moving)
             if moving:
                 assert move.throttles().rates[1]
+            sleep(0.05)
         out, error = process.communicate()
     assert process.returncode == 0, error
     lines = [json.loads(line) for line in out.splitlines()]
