@@ -24,18 +24,21 @@ ASKED = (
     *("spark.sql.codegen.cache.maxEntries", "spark.sql.shuffle.partitions", "spark.locality.wait", "spark.master"),
     *("spark.driver.host", "spark.driver.bindAddress"),
 )
-LOOPBACK = ["127.0.0.1", "127.0.0.1"]
+SPARK = Path(pyspark.__file__).parent
+LOOPBACK_AND_VERSION = ["127.0.0.1", "127.0.0.1", pyspark.__version__]
 PRINT = f"""
 import json
 from weir.pipeline.session import open_session
 spark = open_session({{master}})
-print(json.dumps([spark.sparkContext.getConf().get(name) for name in {ASKED}]))
+print(json.dumps([*(spark.sparkContext.getConf().get(name) for name in {ASKED}), spark.version]))
 spark.stop()
 """
 
 
 def _settings(command: list[str], **environment: str) -> list[str | None]:
-    own = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "JAVA_TOOL_OPTIONS": QUICK_JAVA}
+    # The Spark of this process, which may be another than the one that is installed.
+    own = {"PYTHONPATH": f"{ROOT}{os.pathsep}{SPARK.parent}", "PYSPARK_PYTHON": sys.executable}
+    own |= {"JAVA_TOOL_OPTIONS": QUICK_JAVA}
     said = subprocess.run(command, env=os.environ | own | environment, stdout=subprocess.PIPE, check=True, timeout=300)
     found: list[str | None] = json.loads(said.stdout)
     return found
@@ -44,16 +47,17 @@ def _settings(command: list[str], **environment: str) -> list[str | None]:
 def test_job_makes_only_settings_that_the_user_has_not_made() -> None:
     arguments = "--conf spark.sql.shuffle.partitions=3 --conf spark.ui.enabled=false pyspark-shell"
     found = _settings([sys.executable, "-c", PRINT.format(master='"local[2]"')], PYSPARK_SUBMIT_ARGS=arguments)
-    assert found == ["1000", "3", "0s", "local[2]", *LOOPBACK]
+    assert found == ["1000", "3", "0s", "local[2]", *LOOPBACK_AND_VERSION]
 
 
+@pytest.mark.oldest_spark
 def test_session_of_spark_submit_has_them_too(tmp_path: Path) -> None:
     """Static ones too, which no session takes that is there already; and those of one machine on a local master."""
     script = tmp_path / "script.py"
     script.write_text(PRINT.format(master=""))
-    submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--conf", "spark.ui.enabled=false"]
+    submit = [str(SPARK / "bin" / "spark-submit"), "--conf", "spark.ui.enabled=false"]
     own = ["--master", "local[3]", "--conf", "spark.locality.wait=1s"]
-    assert _settings([*submit, *own, str(script)]) == ["1000", "16", "1s", "local[3]", *LOOPBACK]
+    assert _settings([*submit, *own, str(script)]) == ["1000", "16", "1s", "local[3]", *LOOPBACK_AND_VERSION]
 
 
 def test_column_is_asked_for_in_two_questions(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
