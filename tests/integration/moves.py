@@ -21,7 +21,8 @@ LATE_WRITE_SECONDS = 0.05  # how much later than usual a follower on a busy mach
 LEAST_MEAN = 0.6
 """How much of its quota a move has to use here: a busy machine keeps it from more. bench.moves has the tight bound."""
 
-BATCH_BYTES = 10_350  # one message of `fill` in the log: 10,240 bytes and the headers of it and of its batch
+MESSAGE_BYTES = 10_350  # one message of `fill` in the log: 10,240 bytes and the headers of it and of a batch of its own
+BATCH_BYTES = 3 * MESSAGE_BYTES  # below 0.11 uncompressed messages are single all the same
 LONG = 50_000  # bytes of a batch of several
 
 
@@ -52,7 +53,7 @@ def filled(
 ) -> str:
     """Create a topic of about `size` bytes, spread evenly over its partitions, each on `replicas`; return its name.
 
-    Each message is a batch of its own, or a few are: what only has to last is there five times as soon with `LONG`.
+    A batch has a few messages: what only has to last is there sooner with `LONG`.
     """
     cluster.create_topic(topic, dict.fromkeys(range(partitions), replicas))
     sizes = dict.fromkeys(range(partitions), size // partitions)

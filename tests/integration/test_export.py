@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.moves import MB, assert_identical, assert_throttled, filled, moving, throttle
+from tests.integration.moves import BATCH_BYTES, MB, assert_identical, assert_throttled, filled, moving, throttle
 from tests.integration.reports import build, partition_bytes
 from tests.sample_files import lines_in, lines_of, of_kind
 from weir.lab.cluster import Cluster
@@ -89,4 +89,4 @@ def assert_told(lines: Sequence[AnyLine], broker_id: int, peer: int, side: str, 
         assert (quota.side, quota.rate) == (side, RATE)
         seconds.update(dict(enumerate(quota.bytes_by_second, quota.first_second)))
     assert seconds.total() == throttled
-    assert max(seconds.values()) <= 1.05 * RATE + 10_350
+    assert max(seconds.values()) <= 1.05 * RATE + BATCH_BYTES

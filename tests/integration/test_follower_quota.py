@@ -7,7 +7,7 @@ from time import sleep
 
 import pytest
 
-from tests.integration.moves import MB, assert_rate, assert_used, filled, now, throttle, wait_for_bytes
+from tests.integration.moves import MB, MESSAGE_BYTES, assert_rate, assert_used, filled, now, throttle, wait_for_bytes
 from weir.lab.cluster import Cluster
 from weir.lab.modes import NEWEST
 from weir.lab.received import ReceivedBytes
@@ -62,7 +62,10 @@ def _assert_sum(cluster: Cluster, received: ReceivedBytes, shares: dict[int, flo
 def test_sum_at_the_follower_is_its_quota(cluster: Cluster) -> None:
     """Of three leaders two have much, and one is held up by a quota of its own; one sidecar is killed meanwhile."""
     sizes = {1: 40 * MB, 2: 30 * MB, 3: 8 * MB}
-    topics = [filled(cluster, f"from-{one}", [one], size, partitions=3) for one, size in sizes.items()]
+    topics = [
+        filled(cluster, f"from-{one}", [one], size, partitions=3, batch_bytes=MESSAGE_BYTES)
+        for one, size in sizes.items()
+    ]
     cluster.sidecars[3].patch_throttle(throttle("from-3", leader=SLOW))
     partitions = sorted(cluster.admin.partitions(topics))
     with cluster.received_bytes(FOLLOWER, partitions) as received:

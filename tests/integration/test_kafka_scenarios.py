@@ -12,6 +12,7 @@ import pytest
 from tests.integration.moves import (
     BATCH_BYTES,
     MB,
+    MESSAGE_BYTES,
     assert_identical,
     assert_keeps,
     assert_rate,
@@ -117,7 +118,7 @@ def test_move_goes_on_throttled_under_a_new_leader(cluster: Cluster) -> None:
     for broker_id, rate in rates.items():
         cluster.sidecars[broker_id].put_throttle(throttle(topic, leader=rate))
     with (
-        LiveProducer(cluster.bootstrap_servers, "elected-live", [0], rate=50) as producer,
+        LiveProducer(cluster.bootstrap_servers, "elected-live", [0], rate=20) as producer,
         moving(cluster, [topic], [1, 2, 3]) as received,
     ):
         wait_for_bytes(cluster, received, size // 2)
@@ -202,7 +203,7 @@ def test_records_of_an_isolated_leader_go_when_it_is_back(mode: Mode) -> None:
         with cluster.received_bytes(old, [(topic, 0)]) as received:
             cluster.start_sidecar(old)
             cluster.wait_for("an ISR of two", lambda: isr_of(cluster, new) == {new, old}, 30)
-        assert received.series().worst_window()[0] <= 1.05 * rate + BATCH_BYTES
+        assert received.series().worst_window()[0] <= 1.05 * rate + MESSAGE_BYTES
         assert_identical(cluster, [topic], new, old)
         lead_from(cluster, [topic], [old, new])
         values = [record.value for record in read_records(cluster.bootstrap_servers, topic, [0])]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.moves import BATCH_BYTES, MB, assert_keeps, assert_throttled
+from tests.integration.moves import MB, MESSAGE_BYTES, assert_keeps, assert_throttled
 from weir.lab.cluster import Cluster
 from weir.lab.modes import Mode
 from weir.lab.produce import fill
@@ -54,7 +54,7 @@ def test_asymmetric_moves_keep_the_quotas(
     """Each follower has three leaders; `each` is the rate at which that lets it catch up."""
     moves = {**THROTTLED, **UNTHROTTLED}
     cluster.create_topic(topic, {partition: [home] for partition, (home, _) in moves.items()})
-    fill(cluster.bootstrap_servers, topic, dict.fromkeys(moves, PARTITION_BYTES), batch_bytes=BATCH_BYTES)
+    fill(cluster.bootstrap_servers, topic, dict.fromkeys(moves, PARTITION_BYTES), batch_bytes=MESSAGE_BYTES)
     cluster.assert_no_native_throttle()
     for sidecar in cluster.sidecars.values():
         sidecar.put_throttle(table(topic, leader, follower))
@@ -66,7 +66,7 @@ def test_asymmetric_moves_keep_the_quotas(
     with seven, eight, free:
         cluster.reassign({(topic, partition): ids for partition, ids in moves.items()}, seconds=60)
     for received in (seven, eight):
-        assert_keeps(received.series(), each, least=LEAST_MEAN, batch_bytes=3 * BATCH_BYTES)
+        assert_keeps(received.series(), each, least=LEAST_MEAN, batch_bytes=3 * MESSAGE_BYTES)
         assert free.series().span[1] < received.series().span[1] / 2
     for partition, ids in moves.items():
         cluster.compare_segments(topic, partition, *ids)

@@ -7,8 +7,8 @@ from time import sleep
 import pytest
 
 from tests.integration.moves import (
-    BATCH_BYTES,
     MB,
+    MESSAGE_BYTES,
     assert_identical,
     assert_throttled,
     clear,
@@ -39,7 +39,10 @@ def cluster(mode: Mode) -> Iterator[Cluster]:
 
 def test_every_broker_receives_its_rate(cluster: Cluster) -> None:
     brokers = cluster.broker_ids
-    led = {one: filled(cluster, f"led-by-{one}", [one], LED_BYTES, partitions=12) for one in brokers}
+    led = {
+        one: filled(cluster, f"led-by-{one}", [one], LED_BYTES, partitions=12, batch_bytes=MESSAGE_BYTES)
+        for one in brokers
+    }
     for sidecar in cluster.sidecars.values():
         sidecar.put_throttle(throttle(*led.values(), leader=RATE, follower=RATE))
     cluster.assert_no_native_throttle()
@@ -65,7 +68,7 @@ def test_every_broker_receives_its_rate(cluster: Cluster) -> None:
         worst = {one: each.worst_window()[0] / RATE for one, each in series.items()}
         print({one: (round(rates[one], 3), round(worst[one], 3)) for one in brokers})
         assert min(rates.values()) >= LEAST_MEAN
-        assert max(worst.values()) <= 1.17 + 2 * FETCHERS * BATCH_BYTES / RATE
+        assert max(worst.values()) <= 1.17 + 2 * FETCHERS * MESSAGE_BYTES / RATE
     for sidecar in cluster.sidecars.values():
         sidecar.delete_throttle()
     cluster.admin.wait_for_reassignments(60)

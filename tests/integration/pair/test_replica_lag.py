@@ -6,8 +6,8 @@ from time import monotonic, sleep
 import pytest
 
 from tests.integration.moves import (
-    BATCH_BYTES,
     MB,
+    MESSAGE_BYTES,
     assert_identical,
     assert_throttled,
     filled,
@@ -45,7 +45,7 @@ def test_lag_grows_in_seconds_and_messages(pair: Cluster) -> None:
             written, moved = len(producer.acked), received.total
             sleep(3)
             seconds, later = monotonic() - began, sidecar.metrics()
-            grown_by = len(producer.acked) - written - (received.total - moved) / BATCH_BYTES
+            grown_by = len(producer.acked) - written - (received.total - moved) / MESSAGE_BYTES
         assert lag(later, topic) - lag(first, topic) == pytest.approx(seconds, rel=0.2)
         assert lag_messages(later) - lag_messages(first) == pytest.approx(grown_by, rel=0.2, abs=20)
         sidecar.delete_throttle()
