@@ -67,7 +67,7 @@ def test_no_acked_record_is_lost_when_a_killed_broker_is_back(cluster: Cluster, 
     topic, live = filled(cluster, f"broker-{role}", [leader, peer], size), f"live-{role}"
     cluster.create_topic(live, {0: [leader, peer]})
     with (
-        LiveProducer(cluster.bootstrap_servers, live, [0], rate=100) as producer,
+        LiveProducer(cluster.bootstrap_servers, live, [0], rate=30) as producer,
         moving(cluster, [topic, live], [leader, peer, follower]) as received,
     ):
         wait_for_bytes(cluster, received, 4 * MB)

@@ -294,7 +294,7 @@ def test_tls_is_switched_on_one_broker_at_a_time(plain: tuple[SecuredCluster, Pk
     cluster.create_topic(f"back-{first}", {0: [last, first]})
     files = {one: sidecar.config.read_text() for one, sidecar in cluster.sidecars.items()}
     try:
-        with LiveProducer(cluster.bootstrap_servers, live, [0], rate=100) as producer:
+        with LiveProducer(cluster.bootstrap_servers, live, [0], rate=30) as producer:
             for broker in order:
                 # The first one finds no TLS at the last one, and tries it again after a minute.
                 if broker == last:

@@ -147,7 +147,7 @@ def test_follower_that_refuses_the_certificate_has_no_quota(
     sidecar = cluster.sidecars[FOLLOWER]
     cluster.create_topic("live", {0: [LEADER, FOLLOWER]})
     shrunk = shrinks(cluster)
-    with LiveProducer(cluster.bootstrap_servers, "live", [0], rate=100) as producer:
+    with LiveProducer(cluster.bootstrap_servers, "live", [0], rate=30) as producer:
         pki.stand_in(days=-1)
         restart(cluster, FOLLOWER, sidecar.config.read_text())
         cluster.wait_for("TLS that passes", lambda: passes_as_it_is(sidecar) > 0, 20)

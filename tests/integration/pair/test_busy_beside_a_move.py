@@ -63,7 +63,7 @@ def test_large_batch_behind_small_ones_arrives(pair: Cluster) -> None:
     fill(pair.bootstrap_servers, topic, {0: 1}, message_bytes=900_000)
     with (
         slow_network(pair, 2, 1, delay=0.05),
-        LiveProducer(pair.bootstrap_servers, live, [0], rate=300, acks=1),
+        LiveProducer(pair.bootstrap_servers, live, [0], rate=100, acks=1),
         throttled_move(pair, {1: throttle(topic, leader=MB)}, topic) as received,
     ):
         wait_for_bytes(pair, received[topic], MB // 5)
