@@ -1,4 +1,4 @@
-"""The demo on real brokers: a smaller move, and Ctrl-C in the middle of the real one."""
+"""The demo on real brokers: a smaller move, and Ctrl-C in the middle of it."""
 
 import re
 import signal
@@ -47,7 +47,7 @@ def test_connect_demo_with_fewer_records_holds_every_promise(own_temporary_folde
 
 
 def test_demo_stopped_by_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
-    with python(tmp_path, "-m", "weir", "demo") as demo:
+    with python(tmp_path, "-m", "weir", "demo", "--fast") as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
             if " x quota), " in line:  # the move is under way, live clients and all
