@@ -42,10 +42,10 @@ MOST_STALE: Final = 2.0  # turns that a link far back may wait for: more was cla
 
 # The line
 FLOOR: Final = 0.05  # the part of the granted bytes for what is not the most urgent, so that nothing starves
-"""Also where a share is less than so much of the largest before, another rate is in force."""
 CLAIM_SECONDS: Final = 0.4  # how long a claim keeps others waiting if its link does not plan again
 """Also how long a quota's budget is left to a link that waits for the budget of another quota, too."""
 LAPSE_SECONDS: Final = 0.02  # how late a lapse may be noticed: with hundreds of claims one lapses each millisecond
+MOST_FINISHED: Final = 10_000  # replicas whose last turn is remembered; with more ids than that all are forgotten
 
 # A fetch
 PROBE_SECONDS: Final = 10.0  # without a true answer, on the follower's side: a probe may bring a batch there
@@ -56,6 +56,7 @@ LONGEST_HOLD_SECONDS: Final = 30.0  # a fetch is held no longer: a follower's so
 PASSING_SECONDS: Final = 0.04  # how long a grant may take to pass beside live traffic, whose records wait behind it
 BESIDE_OTHERS: Final = 0.125  # of what passes without a quota: so much more hardly makes an answer longer
 EXPECTED_SECONDS: Final = 5.0  # how long answers are expected to be as one was: full of others, or made to wait
+MUCH_SMALLER: Final = 0.05  # a share that is less than so much of the largest before: another rate is in force
 RANK_SECONDS: Final = 0.5  # how long a ranking is kept: one of thousands of partitions costs more than a fetch
 MOST_OFFERED: Final = 16  # how many partitions a fetch offers to a leader's side that has quotas of its own
 HELD_BYTES: Final = int(0.9 * MOST_HELD)  # granted in an answer that loses its tails: there is more in it than grants

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter
 
-from weir.lag.broker_ids import MOST_IDS
-from weir.quota.figures import FLOOR, LAPSE_SECONDS, STUCK_SECONDS
+from weir.quota.figures import FLOOR, LAPSE_SECONDS, MOST_FINISHED, STUCK_SECONDS
 
 
 @dataclass(slots=True, eq=False)
@@ -122,7 +121,7 @@ class BudgetQueue:
         if claim is not None:
             self._reached = max(self._reached, start)
         self.leave(link)
-        if not self.claims or len(self._finished) > MOST_IDS:
+        if not self.claims or len(self._finished) > MOST_FINISHED:
             self._finished = {}  # nobody waits: nothing had so far counts (or ids are made up)
         else:
             self._finished[replica] = max(start + size, self._finished.get(replica, 0.0))

@@ -16,7 +16,7 @@ from msgspec import Struct
 from weir.protocol.steps import PER_STEP, Steps
 from weir.quota.budget.quota import Part, Quota
 from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
-from weir.quota.figures import FLOOR, HELD_BYTES, MOST_OFFERED, RANK_SECONDS
+from weir.quota.figures import FLOOR, HELD_BYTES, MOST_OFFERED, MUCH_SMALLER, RANK_SECONDS
 from weir.quota.side_state import SideState
 
 
@@ -43,7 +43,8 @@ class GrantQueue:
         self._furthest = 0.0  # where the last of all turns to come begins
         self._ranked: dict[ReplicaPartition, None] = {}  # the most urgent PER_STEP of those that waited then, in order
         self._entered: dict[ReplicaPartition, None] = {}  # what has come since, in its order
-        self.ranked_at = -math.inf  # set back when it may have changed which partitions are below their min ISR
+        self._ranked_at = -math.inf
+        self._ranked_for = side.under_min_isr  # the partitions below their min ISR at that time
         self._owed = 0.0  # bytes that FLOOR has given to what is not the most urgent and it has not had yet
         self.last = 0  # bytes of the last grant; 0 while there was none
         self._largest = 0  # the same of the largest since turns were counted anew
@@ -109,8 +110,8 @@ class GrantQueue:
         if self._side.rules.settings.order == "round-robin":
             return
         under_min_isr = self._side.under_min_isr
-        is_same = answered_at < self.ranked_at and not self._entered
-        if now - self.ranked_at < RANK_SECONDS or is_same:
+        is_same = answered_at < self._ranked_at and not self._entered
+        if under_min_isr == self._ranked_for and (now - self._ranked_at < RANK_SECONDS or is_same):
             return
         waiting, self._entered = list(self), {}
         ranked: list[tuple[bool, float, int]] = []
@@ -122,7 +123,7 @@ class GrantQueue:
                 ranked.append((is_safe, bytes_to_go(one), place))
             ranked = sorted(ranked)[:PER_STEP]
         self._ranked = {waiting[place]: None for _, _, place in ranked}
-        self.ranked_at = now
+        self._ranked_at, self._ranked_for = now, under_min_isr
 
     def _at_risk(self) -> Iterator[ReplicaPartition]:
         under_min_isr = self._side.under_min_isr
@@ -147,7 +148,7 @@ class GrantQueue:
         else:
             self._owed += self.last * FLOOR / (1 - FLOOR)
         self._largest = max(self._largest, self.last)
-        if self.last < FLOOR * self._largest:
+        if self.last < MUCH_SMALLER * self._largest:
             self._count_anew()
         for replica, cap in grants:
             turn = self.turns[replica]

@@ -120,7 +120,6 @@ class LinkPartitions:
     def classify_all(self, now: float) -> Steps[None]:
         """Classify every partition anew: "throttled?" or "in sync?" may have changed. Done in steps."""
         self.generation = self.side.rules.generation
-        self.queue.ranked_at = -math.inf
         work = StepWork(PER_STEP)
         for topic in list(self.topics.values()):
             self._reclassify(topic, now)

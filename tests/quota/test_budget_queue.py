@@ -7,10 +7,9 @@ from hypothesis.strategies import DataObject, booleans, data, integers, sampled_
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from tests.fakes.lines import line_of
-from weir.lag.broker_ids import MOST_IDS
 from weir.quota.budget.queue import BudgetQueue
 from weir.quota.fetch.decisions import Forward, Hold
-from weir.quota.figures import STUCK_SECONDS
+from weir.quota.figures import MOST_FINISHED, STUCK_SECONDS
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
@@ -293,6 +292,6 @@ def test_ids_that_a_peer_makes_up_take_bounded_memory() -> None:
     """Each of its fetches has another replica id, while somebody else waits all the time."""
     line = BudgetQueue(MovedClock())
     line.wait("honest", 10, 1e9, replica=1)
-    for made_up in range(3 * MOST_IDS):
+    for made_up in range(3 * MOST_FINISHED):
         line.served("peer", 10, is_urgent=False, replica=2 + made_up)
-    assert len(line._finished) <= MOST_IDS + 1
+    assert len(line._finished) <= MOST_FINISHED + 1
