@@ -138,23 +138,18 @@ class Exporter:
     def _log_failed(self, error: Exception) -> None:
         self._log.error("sample_failed", error=repr(error), at=innermost_frame(error))
 
-    async def _cut_relayed(self) -> Relayed | None:
+    def _cut_relayed(self) -> Relayed | None:
         """Return what clients' links have relayed since the last cut."""
         if self._sampled.relay is None:
             return None
-        before, now = self._relayed_before, Relayed()
-        for made in self._sampled.relay.of_clients():
-            if made is None:
-                await asyncio.sleep(0)
-            else:
-                now = made
-        self._relayed_before = now
+        before = self._relayed_before
+        self._relayed_before = now = self._sampled.relay.of_clients
         return Relayed(max(0, now.requests - before.requests), max(0, now.answers - before.answers))
 
     async def _encoded(
         self, key: SampleKey, cut: Sequence[tuple[Throttle, IntervalCounts]], limited: Sequence[ClientCounts]
     ) -> list[bytes]:
-        relayed = await self._cut_relayed()
+        relayed = self._cut_relayed()
         left_out = chain.from_iterable(count_left_out(throttle, counts) for throttle, counts in cut)
         for number, _ in enumerate(left_out):
             if number % PARTITIONS_PER_SLICE == 0:

@@ -28,7 +28,7 @@ class Direction:
     waiting. So what is left waits in one line with that of all similar connections. Meanwhile the pump does not read.
     """
 
-    __slots__ = ("_core", "_cutter", "_is_in_line", "_link", "_sender", "_turns", "pump", "rest")
+    __slots__ = ("_core", "_cutter", "_is_in_line", "_link", "_sender", "_turns", "counted", "pump", "rest")
 
     def __init__(
         self, link: OpenLink, core: Connection, sender: Sender, side: Side, source: Transport, target: Transport
@@ -37,6 +37,8 @@ class Direction:
         self._core = core
         self._sender: Sender = sender
         self._turns = side.turns
+        self.counted = side.stats.clients_bytes
+        """Where all bytes read are added."""
         self._cutter = FrameCutter()
         self._is_in_line = False
         self.rest = memoryview(b"")
@@ -48,9 +50,10 @@ class Direction:
 
     def received(self, view: memoryview) -> None:
         """Have bytes taken that were read."""
-        core = self._core
+        core, size = self._core, len(view)
+        self.counted[self._sender] += size
         if core.passes(self._sender, view):
-            self._cutter.skip(len(view))
+            self._cutter.skip(size)
             if core.phase == "draining":
                 self._link.carry_out()
             return

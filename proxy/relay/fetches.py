@@ -71,6 +71,8 @@ class ReplicaFetches:
     peer: int | None
     sources: ReplicaSources | None = None
     host: str = ""
+    is_replicas: bool = False
+    """Whether a fetch of a replica, or of a stranger who claims to be one, has come."""
     in_flight: int = 0
     """Fetches that were planned and forwarded, and are not answered yet."""
     is_released: bool = False
@@ -87,11 +89,6 @@ class ReplicaFetches:
     _known_as: tuple[int, bool] = (NO_BROKER, False)  # the sender that `throttle` is for
     _spared_until: float = -math.inf  # clock seconds
 
-    @property
-    def is_replicas(self) -> bool:
-        """Whether a fetch of a replica, or of a stranger who claims to be one, has come."""
-        return self._sender[0] != NO_BROKER
-
     def decodes(self, replica_id: int, api_version: int) -> bool:
         """Return whether a fetch is a replica's, or a stranger's who claims to be one, and has to be decoded."""
         if self.is_released or not decodes_replicas(replica_id, api_version):
@@ -102,7 +99,7 @@ class ReplicaFetches:
             stats.passthrough["not_a_replica"] += 1
             self.side.log.fault("not_a_replica", self.host, side=stats.side, replica_id=replica_id)
             return False
-        self._sender = replica_id, standing == "stranger"
+        self.is_replicas, self._sender = True, (replica_id, standing == "stranger")
         if standing == "stranger":
             stats.stranger_fetches += 1
             effect = "it is throttled, and takes turns with all strangers together"

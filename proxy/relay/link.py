@@ -66,6 +66,8 @@ class Link:
     _loop: asyncio.AbstractEventLoop = field(init=False, default_factory=asyncio.get_running_loop)
     tls_broken: bool = field(init=False, default=False)
     """Whether it ended as TLS failed on one of its ends, after the handshake."""
+    _is_clients: bool = field(init=False, default=True)
+    """Whether its bytes are understood, and none was a replica's fetch: its bytes count as a client's until then."""
     _passage: Passage = field(init=False)
     _replans_later: bool = field(init=False, default=False)
     _hold: Hold | None = field(init=False, default=None)  # as last carried out
@@ -110,6 +112,8 @@ class Link:
         core = self.connection
         if core.news:
             self._report_news()
+        if self._is_clients:
+            self._see_whose()
         if core.phase == "closed":
             self.close()
             return
@@ -233,6 +237,13 @@ class Link:
         if (core.client_ended or core.upstream_ended) and self._end_timer is None:
             self._watch_half_closed()
 
+    def _see_whose(self) -> None:
+        core, stats = self.connection, self._side.stats
+        if core.fetches.is_replicas or core.opaque_reason is not None:
+            self._is_clients = False
+            self.from_client.counted = self.from_upstream.counted = stats.other_bytes
+            stats.not_clients(self.relayed)
+
     def _report_news(self) -> None:
         news, self.connection.news = self.connection.news, []
         for event in news:
@@ -283,6 +294,8 @@ class Link:
         if self._has_ended:
             return
         self._has_ended = True
+        if self._is_clients:
+            self._see_whose()
         self.from_client.close()
         self.from_upstream.close()
         self._passage.close()
@@ -371,11 +384,6 @@ class Link:
     def relayed(self) -> Relayed:
         """The bytes that both peers have sent so far."""
         return Relayed(self.from_client.pump.moved, self.from_upstream.pump.moved)
-
-    @property
-    def is_of_client(self) -> bool:
-        """Whether its bytes are understood, and none was a replica's fetch."""
-        return self.opaque_reason is None and not self.connection.fetches.is_replicas
 
     @property
     def session_end(self) -> float:

@@ -331,7 +331,7 @@ class Listener:
         self.links.discard(link)
         if (stand_in := self._stand_in(upstream)) is not None:
             stand_in.closed(link)
-        self.side.stats.closed(link)
+        self.side.stats.links.discard(link)
         self.side.stats.connections_silent += not link.relayed.requests
         self.side.first_requests.drop(link)
         self._count_closed(link.client_host)

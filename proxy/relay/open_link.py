@@ -47,10 +47,6 @@ class OpenLink(Protocol):
         """What it has relayed so far."""
 
     @property
-    def is_of_client(self) -> bool:
-        """Whether its bytes are understood, and none was a replica's fetch."""
-
-    @property
     def is_reading(self) -> bool:
         """Whether it takes what its client sends. While it does not, the client is not to blame for missing bytes."""
 

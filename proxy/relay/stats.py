@@ -1,12 +1,11 @@
 """What the relay counts, as plain integers, which the metrics collector reads at each scrape."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from weir.proxy.relay.admission import Refusal
-from weir.proxy.relay.open_link import OpenLink, Relayed
+from weir.proxy.relay.open_link import OpenLink, Relayed, Sender
 from weir.quota.settings import SideName
 
 MOST_VERSIONS: Final = 100
@@ -17,10 +16,6 @@ MOST_PEERS: Final = 1000
 
 OTHER_PEERS: Final = -1
 """The peer that all further replica ids are counted under."""
-
-
-LINKS_PER_PART: Final = 200
-"""About 0.1 ms of work."""
 
 
 @dataclass(slots=True)
@@ -73,49 +68,35 @@ class RelayStats:
     """The replica ids that are counted one by one."""
 
     links: set[OpenLink] = field(default_factory=set)
-    """The links that are open. They count their bytes themselves, so that no read pays for a total."""
-    relayed_before: Relayed = field(default_factory=Relayed)
-    """What links relayed that are closed."""
-    of_clients_before: Relayed = field(default_factory=Relayed)
-    """What those of them relayed that were clients'."""
-    _seen: dict[OpenLink, Relayed] = field(default_factory=dict)  # as `of_clients` saw the open ones last
-    _gone: Relayed = field(default_factory=Relayed)  # what it saw of those that closed since it began
+    """The links that are open."""
+    clients_bytes: Counter[Sender] = field(default_factory=Counter)
+    """Bytes read so far of clients' links, by the peer that sent them. Each read counts them."""
+    other_bytes: Counter[Sender] = field(default_factory=Counter)
+    """Bytes read so far of links that are replicas', or whose bytes are not understood."""
 
     @property
     def relayed(self) -> Relayed:
         """All bytes of all links so far."""
-        return _sum(self.relayed_before, *(link.relayed for link in self.links))
+        return _relayed(self.clients_bytes + self.other_bytes)
 
-    def of_clients(self) -> Iterator[Relayed | None]:
-        """Yield None between two parts of a long work, and at last the bytes of all clients' links so far.
+    @property
+    def of_clients(self) -> Relayed:
+        """The bytes of all clients' links so far."""
+        return _relayed(self.clients_bytes)
 
-        Links that open meanwhile are counted the next time. A link counts as a client's until its first replica fetch:
-        then the total is less by what it had relayed, such as 100 bytes of a handshake.
+    def not_clients(self, relayed: Relayed) -> None:
+        """Note that a link is not a client's, which had relayed so much before that was known.
+
+        The total of clients is less by that then, such as 100 bytes of a handshake.
         """
-        self._seen, self._gone = {}, Relayed()
-        requests = answers = 0
-        for number, link in enumerate(list(self.links), start=1):
-            if link in self.links and link.is_of_client:
-                self._seen[link] = relayed = link.relayed
-                requests += relayed.requests
-                answers += relayed.answers
-            if not number % LINKS_PER_PART:
-                yield None
-        gone, self._seen = self._gone, {}
-        yield _sum(self.of_clients_before, Relayed(requests - gone.requests, answers - gone.answers))
+        sent: dict[Sender, int] = {"client": relayed.requests, "upstream": relayed.answers}
+        self.clients_bytes.subtract(sent)
+        self.other_bytes.update(sent)
 
     @property
     def opaque(self) -> Counter[str]:
         """How many links are open now whose bytes are not understood, by reason."""
         return Counter(link.opaque_reason for link in self.links if link.opaque_reason is not None)
-
-    def closed(self, link: OpenLink) -> None:
-        """Take out a link that is closed, and add what it relayed to the totals."""
-        self.links.discard(link)
-        self.relayed_before = _sum(self.relayed_before, link.relayed)
-        self._gone = _sum(self._gone, self._seen.pop(link, Relayed()))
-        if link.is_of_client:
-            self.of_clients_before = _sum(self.of_clients_before, link.relayed)
 
     def peer_of(self, replica_id: int) -> int:
         """Return the peer that a connection of `replica_id` is counted under."""
@@ -133,5 +114,5 @@ class RelayStats:
             self.fetch_requests[api_version] += 1
 
 
-def _sum(*all_of: Relayed) -> Relayed:
-    return Relayed(sum(one.requests for one in all_of), sum(one.answers for one in all_of))
+def _relayed(sent: Counter[Sender]) -> Relayed:
+    return Relayed(sent["client"], sent["upstream"])

@@ -17,7 +17,6 @@ class FakeLink:
 
     client_host: str = "10.0.0.1"
     relayed: Relayed = field(default_factory=Relayed)
-    is_of_client: bool = True
     is_reading: bool = True
     session_end: float = float("inf")
     opaque_reason: str | None = None

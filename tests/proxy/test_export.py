@@ -12,7 +12,6 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
-from tests.fakes.links import FakeLink
 from tests.proxy.exporting import START_ID, until
 from tests.sample_files import lines_of, of_kind
 from weir.protocol.records import RecordsSeen
@@ -21,7 +20,7 @@ from weir.proxy.export.exporter import Exporter, Sampled, new_start_id
 from weir.proxy.export.sample import Sample
 from weir.proxy.log import EventLog
 from weir.proxy.relay.open_link import Relayed
-from weir.proxy.relay.stats import LINKS_PER_PART, RelayStats
+from weir.proxy.relay.stats import RelayStats
 from weir.quota.fetch.state import InFlight
 from weir.quota.settings import SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
@@ -127,40 +126,22 @@ async def test_sample_tells_how_often_partitions_were_left_out(exporting: Export
 
 
 async def test_sample_tells_what_clients_moved_in_its_interval(exporting: Exporting) -> None:
-    """Links of replicas, and those whose bytes are not understood, are no clients'; closed ones stay counted."""
+    """Where a link turns out to be a replica's, its first bytes are not taken back from the samples before."""
     stats = RelayStats("leader")
     exporting.exporter._sampled = replace(exporting.exporter._sampled, relay=stats)
-    client, other, replica = FakeLink(), FakeLink(), FakeLink(is_of_client=False)
-    stats.links |= {client, other, replica}
     exporting.exporter.start()
-    for of_client, of_other in ((30, 5), (30, 70)):
-        client.relayed, other.relayed, replica.relayed = Relayed(of_client, 2000), Relayed(of_other), Relayed(9, 10**9)
+    for of_clients in (35, 65, 0):
+        stats.clients_bytes["client"] += of_clients
+        stats.other_bytes.update(client=9, upstream=10**9)
+        if not stats.clients_bytes["upstream"]:
+            stats.clients_bytes["upstream"] = 2000
         await exporting.exporter.take()
-    for link in (client, replica):
-        stats.closed(link)
-    await exporting.exporter.take()
-    other.is_of_client = False  # it was a replica's: its first bytes are not taken back
+    stats.not_clients(Relayed(70, 500))
     await exporting.exporter.take()
     ends = of_kind(exporting.sink.lines, IntervalLine)
     assert [(end.client_bytes_in, end.client_bytes_out) for end in ends] == [(35, 2000), (65, 0), (0, 0), (0, 0)]
-
-
-async def test_links_that_come_and_go_while_counted_are_told_once() -> None:
-    """Links are looked at in parts: of those that close meanwhile nothing is lost, and nothing told twice."""
-    stats = RelayStats("leader")
-    links = [FakeLink(relayed=Relayed(1, 10)) for _ in range(2 * LINKS_PER_PART)]
-    stats.links |= set(links)
-    told = stats.of_clients()
-    assert next(told) is None
-    for link in links[::2]:
-        link.relayed = Relayed(3, 30)
-        stats.closed(link)
-    stats.links.add(FakeLink(relayed=Relayed(1000, 0)))
-    *pauses, found = told
-    assert pauses == [None]
-    assert found == (4 * LINKS_PER_PART, 40 * LINKS_PER_PART)
-    *_, found = stats.of_clients()
-    assert found == (4 * LINKS_PER_PART + 1000, 40 * LINKS_PER_PART)
+    assert stats.of_clients == (30, 1500)
+    assert stats.relayed == (100 + 3 * 9, 2000 + 3 * 10**9)
 
 
 async def test_sample_without_clients_tells_of_none(exporting: Exporting) -> None:

@@ -38,11 +38,6 @@ FAR = float("inf")
 """Held until something else happens."""
 
 
-def _of_clients(stats: RelayStats) -> Relayed | None:
-    *_, found = stats.of_clients()
-    return found
-
-
 def answer_to(correlation_id: int) -> bytes:
     return encode_fetch_response(3, correlation_id, 10, [])
 
@@ -85,14 +80,24 @@ async def test_bytes_of_clients_are_told_from_those_of_replicas() -> None:
         await replica.send(request(18, 0, 1))
         await leader.expect(request(18, 0, 1))
         wanted = Relayed(len(asked), len(answer))
-        assert _of_clients(relay.stats) == (wanted.requests + len(request(18, 0, 1)), wanted.answers)
+        assert relay.stats.of_clients == (wanted.requests + len(request(18, 0, 1)), wanted.answers)
         await replica.send(fetch(2, 5))
         await leader.expect(fetch(2, 5))
-        assert _of_clients(relay.stats) == wanted
+        assert relay.stats.of_clients == wanted
         for link in list(relay.listener.links):
             link.close()
         assert relay.stats.links == set()
-        assert _of_clients(relay.stats) == wanted
+        assert relay.stats.of_clients == wanted
+
+
+async def test_bytes_of_a_replica_whose_fetch_closes_its_connection_are_no_clients() -> None:
+    async with relaying() as relay:
+        client, _ = await relay.connect()
+        relay.throttle.decisions.append(MalformedFrame("a partition is named twice", 40))
+        await client.send(fetch(1, 5))
+        await client.expect_end()
+        assert relay.stats.relayed.requests > 0
+        assert relay.stats.of_clients == Relayed()
 
 
 async def test_bytes_that_are_not_understood_are_no_clients() -> None:
@@ -101,7 +106,7 @@ async def test_bytes_that_are_not_understood_are_no_clients() -> None:
         await client.send(b"\x16\x03\x01" + bytes(20))
         await broker.expect(b"\x16\x03\x01" + bytes(20))
         assert relay.stats.relayed.requests == 23
-        assert _of_clients(relay.stats) == Relayed()
+        assert relay.stats.of_clients == Relayed()
 
 
 async def test_fetch_is_held_until_its_time_and_planned_with_its_hold() -> None:
