@@ -17,7 +17,7 @@ from weir.proxy.relay.link import Link
 from weir.proxy.relay.open_link import HandedOver
 from weir.proxy.relay.replica_sources import ReplicaSources
 from weir.proxy.relay.side import Side
-from weir.proxy.relay.stand_in import StandIn, StandIns
+from weir.proxy.relay.stand_in import StandIns
 from weir.proxy.relay.transport import TcpTransport, Transport, connect, set_options
 from weir.proxy.tls.live_keys import TlsClient, TlsServer
 from weir.proxy.tls.results import HandshakeFailed
@@ -86,6 +86,8 @@ class Listener:
 
     def __post_init__(self) -> None:
         self._empty.set()
+        if self.stand_ins is not None:
+            self.stand_ins.links = self.links
 
     async def start(self, listening: socket.socket | None = None) -> None:
         """Listen, with a socket that does so already where there is one.
@@ -251,8 +253,8 @@ class Listener:
     async def _meet(self, client: socket.socket, host: str, upstream: Upstream) -> tuple[Transport, TlsClient | None]:
         """Return a client's connection, and how TLS is used with the upstream."""
         tls, handshakes = self.tls, self.side.handshakes
-        stand_in = self._stand_in(upstream)
-        if stand_in is not None and stand_in.lets_pass(host) and await handshakes.speaks_tls(client):
+        passes = self.stand_ins is not None and self.stand_ins.lets_pass(str(upstream), host)
+        if passes and await handshakes.speaks_tls(client):
             set_options(client)
             return TcpTransport(client), None
         if tls is not None and not tls.takes_plaintext:
@@ -280,8 +282,8 @@ class Listener:
                 self.side.stats.connections_silent += 1
             elif not isinstance(error, HandshakeFailed):
                 self._report_failure(error, client_host, upstream)
-            elif (stand_in := self._stand_in(upstream)) is not None:  # the failure itself is reported
-                stand_in.handshake_failed(error.result, client_host)
+            elif self.stand_ins is not None:  # the failure itself is reported
+                self.stand_ins.handshake_failed(error.result, str(upstream), client_host)
             client.close()
             self._count_closed(client_host)
             return
@@ -303,11 +305,9 @@ class Listener:
             sources=self.sources,
             client_host=host,
             upstream_name=str(upstream),
-            on_close=partial(self._closed, upstream),
+            on_close=self._closed,
         )
         self.links.add(link)
-        if (stand_in := self._stand_in(upstream)) is not None:
-            stand_in.opened(link)
         self.side.stats.links.add(link)
         link.start(before)
         return link
@@ -324,13 +324,10 @@ class Listener:
             "upstream_failed", str(upstream), side=stats.side, kind=kind, reason=reason, client=client_host
         )
 
-    def _stand_in(self, upstream: Upstream) -> StandIn | None:
-        return None if self.stand_ins is None else self.stand_ins.of(upstream.address)
-
-    def _closed(self, upstream: Upstream, link: Link) -> None:
+    def _closed(self, link: Link) -> None:
         self.links.discard(link)
-        if (stand_in := self._stand_in(upstream)) is not None:
-            stand_in.closed(link)
+        if self.stand_ins is not None:
+            self.stand_ins.closed(link)
         self.side.stats.links.discard(link)
         self.side.stats.connections_silent += not link.relayed.requests
         self.side.first_requests.drop(link)

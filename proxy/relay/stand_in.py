@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from weir.proxy.config.address import Address
-from weir.proxy.log import EventLog
 from weir.proxy.relay.link import Link
 from weir.proxy.relay.side import Side
 from weir.proxy.tls.keys import Keys
@@ -31,33 +28,6 @@ LONGEST_PASS_SECONDS: Final = 60.0
 _MOST_CLIENTS: Final = 1_000
 
 
-@dataclass(eq=False, slots=True)
-class StandIns:
-    """Those of one listener, by upstream. `server` and `client` are the TLS that it has with both ends."""
-
-    _server: TlsServer
-    _client: TlsClient
-    _log: EventLog
-    _clock: Callable[[], float]
-    _by_upstream: dict[Address, StandIn] = field(default_factory=dict)
-
-    def of(self, upstream: Address) -> StandIn:
-        """Return the one for an upstream."""
-        if upstream not in self._by_upstream:
-            self._by_upstream[upstream] = StandIn(self._server, self._client, str(upstream), self._log, self._clock)
-        return self._by_upstream[upstream]
-
-    def try_again(self) -> None:
-        """Have all try TLS again that failed with other keys."""
-        for stand_in in self._by_upstream.values():
-            stand_in.try_again()
-
-
-def stand_ins(server: TlsServer | None, client: TlsClient | None, side: Side) -> StandIns | None:
-    """Return those of a follower's listener; None where it does not end TLS and begin it again."""
-    return None if server is None or client is None else StandIns(server, client, side.log, side.clock)
-
-
 @dataclass(slots=True)
 class _Client:
     """A client's address, from which TLS fails."""
@@ -73,70 +43,63 @@ class _Client:
 
 
 @dataclass(eq=False, slots=True)
-class StandIn:
-    """Counts the connections to one upstream whose TLS fails, on either end, by their clients' addresses.
+class StandIns:
+    """Counts the connections of one listener whose TLS fails, on either end, by upstream and by their client's address.
 
     - Where a follower and the upstream would have TLS without this sidecar, they have it through it: nobody is trusted
       who was not before.
     - What passes is broken after a while, and TLS is tried again: whoever failed may have been somebody else.
-    - While a connection stands on which TLS is ended and works, others that fail change nothing.
+    - While a connection to an upstream stands on which TLS is ended and works, others to it that fail change nothing.
     - With new keys the next connection tries again at once.
 
-    `name` is the upstream's in the log; `clock` gives monotonic seconds.
+    `links` are those of the listener that are open; an upstream goes by its name in the log.
     """
 
     _server: TlsServer
     _client: TlsClient
-    _name: str
-    _log: EventLog
-    _clock: Callable[[], float]
-    _links: set[Link] = field(default_factory=set)
-    _failing: OrderedDict[str, _Client] = field(default_factory=OrderedDict)
+    _side: Side
+    links: set[Link] = field(default_factory=set)
+    _failing: OrderedDict[tuple[str, str], _Client] = field(default_factory=OrderedDict)
     _failed_with: tuple[Keys, Keys] = field(init=False)
 
     def __post_init__(self) -> None:
         self._failed_with = self._keys
 
-    def lets_pass(self, host: str) -> bool:
+    def lets_pass(self, upstream: str, host: str) -> bool:
         """Return whether TLS of a client's new connection is to pass as it is."""
-        client = self._failing.get(host)
+        client = self._failing.get((upstream, host))
         if client is None or not client.passes or self._keys != self._failed_with:
             return False
         if client.end is None:
-            client.end = asyncio.get_running_loop().call_later(client.pass_seconds, self._break, host)
+            client.end = asyncio.get_running_loop().call_later(client.pass_seconds, self._break, upstream, host)
         return True
 
-    def handshake_failed(self, result: HandshakeResult, host: str) -> None:
+    def handshake_failed(self, result: HandshakeResult, upstream: str, host: str) -> None:
         """Note that a client's connection has no TLS, on one of its ends."""
         if result in LASTING_FAILURES:
-            self._failed(host)
-
-    def opened(self, link: Link) -> None:
-        """Note that a connection stands."""
-        self._links.add(link)
+            self._failed(upstream, host)
 
     def closed(self, link: Link) -> None:
-        """Note that a connection has ended."""
-        self._links.discard(link)
+        """Note that a connection has ended, which is not among `links` any more."""
         if _works(link):
-            self._failing.pop(link.client_host, None)
+            self._failing.pop((link.upstream_name, link.client_host), None)
         elif link.tls_broken:
-            self._failed(link.client_host)
+            self._failed(link.upstream_name, link.client_host)
 
     def try_again(self) -> None:
         """With other keys than those that failed, break what passes as it is, once: followers come back."""
         if self._keys != self._failed_with:
-            for host in list(self._failing):
-                self._break(host)
+            for upstream, host in list(self._failing):
+                self._break(upstream, host)
 
-    def _failed(self, host: str) -> None:
-        if any(map(_works, self._links)):
+    def _failed(self, upstream: str, host: str) -> None:
+        if any(link.upstream_name == upstream and _works(link) for link in self.links):
             return
-        now = self._clock()
+        now = self._side.clock()
         if self._keys != self._failed_with:
             self._failing.clear()
             self._failed_with = self._keys
-        client = self._failing.setdefault(host, _Client(now))
+        client = self._failing.setdefault((upstream, host), _Client(now))
         if len(self._failing) > _MOST_CLIENTS:
             self._failing.popitem(last=False)
         client.failures += 1
@@ -149,20 +112,25 @@ class StandIn:
         effect = (
             f"TLS from there passes as it is, and no quota counts it; it is broken and tried again after {seconds:g} s"
         )
-        self._log.fault("tls_not_ended", self._name, client=host, reason=reason, effect=effect)
+        self._side.log.fault("tls_not_ended", upstream, client=host, reason=reason, effect=effect)
 
-    def _break(self, host: str) -> None:
+    def _break(self, upstream: str, host: str) -> None:
         """Break what passes of a client, which then tries TLS again."""
-        if (client := self._failing.get(host)) is not None and client.passes:
+        if (client := self._failing.get((upstream, host))) is not None and client.passes:
             client.passes, client.failures, client.end = False, 0, None
             client.pass_seconds = min(2 * client.pass_seconds, LONGEST_PASS_SECONDS)
-        for link in list(self._links):
-            if link.opaque_reason == "tls" and link.client_host == host:
+        for link in list(self.links):
+            if link.opaque_reason == "tls" and (link.upstream_name, link.client_host) == (upstream, host):
                 link.close()
 
     @property
     def _keys(self) -> tuple[Keys, Keys]:
         return self._server.keys.keys, self._client.keys.keys
+
+
+def stand_ins(server: TlsServer | None, client: TlsClient | None, side: Side) -> StandIns | None:
+    """Return those of a follower's listener; None where it does not end TLS and begin it again."""
+    return None if server is None or client is None else StandIns(server, client, side)
 
 
 def _works(link: Link) -> bool:

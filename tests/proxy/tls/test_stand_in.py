@@ -8,15 +8,23 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
 from tests.fakes.pki import Authority, Issued
-from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
+from tests.fakes.relaying import Peer, Relaying, ScriptedThrottle, relaying, round_trip
 from tests.proxy.tls.securing import BROKER, FOLLOWER, Keys, SecurePeer, secure_broker, secure_client
+from weir.proxy.log import EventLog
+from weir.proxy.relay import stand_in
+from weir.proxy.relay.open_link import Relayed
+from weir.proxy.relay.side import Side
 from weir.proxy.relay.stand_in import FAILING_SECONDS, FAILURES, FIRST_PASS_SECONDS
+from weir.proxy.relay.stats import RelayStats
 from weir.proxy.tls.keys import load_client_keys, load_server_keys
 from weir.proxy.tls.live_keys import LiveKeys, TlsServer
+from weir.quota.throttle import Throttle
 
 ON_BOTH_LOOPS = True
 WITH_WORKERS = True
@@ -185,6 +193,21 @@ async def test_strangers_change_nothing_while_the_follower_has_tls(keys: Keys) -
         assert relay.log.of("tls_not_ended") == []
         await round_trip(follower, leader, 2)
         await ended_here(relay, keys)
+
+
+def test_failures_at_one_upstream_decide_nothing_at_another(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stand_in, "FAILING_SECONDS", 0.0)
+    side = Side(cast(Throttle, ScriptedThrottle()), RelayStats("leader"), EventLog("tests.stand_in"))
+    trials = stand_in.StandIns(standing_in(keys, keys.broker), keys.client(), side)
+    works = Mock(upstream_name="b:9092", relayed=Relayed(1, 1), opaque_reason=None)
+    trials.links.add(works)
+    for upstream in ("a:9092", "b:9092"):
+        for _ in range(FAILURES):
+            trials.handshake_failed("refused_by_peer", upstream, "10.0.0.2")
+    failing = [key for key, client in trials._failing.items() if client.passes]
+    assert failing == [("a:9092", "10.0.0.2")], "b has a connection that works, and a has none"
+    assert not trials.lets_pass("b:9092", "10.0.0.2")
+    assert not trials.lets_pass("a:9092", "10.0.0.3")
 
 
 async def ended_here(relay: Relaying, keys: Keys) -> tuple[SecurePeer, SecurePeer]:
