@@ -1,4 +1,4 @@
-"""One direction of a link: bytes on their way from a pump to the link's core."""
+"""One direction of a link: a pump whose bytes go to the link's core."""
 
 from __future__ import annotations
 
@@ -21,32 +21,31 @@ _AT_ONCE_SECONDS: Final = 0.0002  # while no other connection waits, more frames
 _SMALL_FRAME: Final = 1024  # bytes: larger frames never wait, as they cost no more than moving them
 
 
-class Direction:
-    """One direction of a link: what its pump reads of `sender` goes to `core`, a few frames at a time.
+class Direction(Pump):
+    """One direction of a link: what is read of `sender` goes to `core`, a few frames at a time.
 
     A client may put a thousand requests into one packet. Taking all of them at once would keep every other connection
-    waiting. So what is left waits in one line with that of all similar connections. Meanwhile the pump does not read.
+    waiting. So what is left waits in one line with that of all similar connections. Meanwhile nothing is read.
     """
 
-    __slots__ = ("_core", "_cutter", "_is_in_line", "_link", "_sender", "_turns", "counted", "pump", "rest")
+    __slots__ = ("_core", "_cutter", "_is_in_line", "_link", "_sender", "counted", "rest")
 
     def __init__(
         self, link: OpenLink, core: Connection, sender: Sender, side: Side, source: Transport, target: Transport
     ) -> None:
+        unsent = core.to_upstream if sender == "client" else core.to_client
+        super().__init__(asyncio.get_running_loop(), side.pool, source, target, side.turns, unsent)
         self._link = link
         self._core = core
         self._sender: Sender = sender
-        self._turns = side.turns
         self.counted = side.stats.clients_bytes
         """Where all bytes read are added."""
         self._cutter = FrameCutter()
         self._is_in_line = False
         self.rest = memoryview(b"")
         """What waits to be taken: it begins with a frame, or with what follows the start of a request that is held."""
-        unsent = core.to_upstream if sender == "client" else core.to_client
-        self.pump = Pump(self, asyncio.get_running_loop(), side.pool, source, target, side.turns, unsent)
 
-    # What the pump tells
+    # What happens to it
 
     def received(self, view: memoryview) -> None:
         """Have bytes taken that were read."""
@@ -58,7 +57,7 @@ class Direction:
                 self._link.carry_out()
             return
         is_bulk = self._take_first(view)
-        self.pump.large_reads = core.next_is_large(self._sender, is_bulk)
+        self.large_reads = core.next_is_large(self._sender, is_bulk)
         self._link.carry_out()
 
     def unblocked(self) -> None:
@@ -80,9 +79,9 @@ class Direction:
     def follow(self) -> None:
         """Read and take, or not, as the core's state says now."""
         if self._core.reads(self._sender):
-            self.pump.resume(STOPPED)
+            self.resume(STOPPED)
         else:
-            self.pump.pause(STOPPED)
+            self.pause(STOPPED)
         self.go_on()
 
     def go_on(self) -> None:
@@ -95,21 +94,21 @@ class Direction:
         """Take these bytes before any that are read."""
         if unread:
             self.rest = memoryview(unread)
-            self.pump.pause(UNTAKEN)
+            self.pause(UNTAKEN)
 
     def drop(self) -> None:
         """Throw away the bytes that wait."""
         self.rest = memoryview(b"")
-        self.pump.resume(UNTAKEN)
+        self.resume(UNTAKEN)
 
     def close(self) -> None:
         """Stop reading, and throw away what waits, as the link is closed."""
         self.rest = memoryview(b"")
-        self.pump.close()
+        super().close()
 
     @property
     def _may_take(self) -> bool:
-        return self._core.takes(self._sender) and not self.pump.is_paused(BLOCKED)
+        return self._core.takes(self._sender) and not self.is_paused(BLOCKED)
 
     def _take_first(self, view: memoryview) -> bool:
         """Have the first frames of `view` taken, and keep the rest.
@@ -131,10 +130,10 @@ class Direction:
                 size, more = self._take_some(view[at:])
                 at += size
                 frames += more
-        self.pump.waits_in_line = at < len(view)
+        self.waits_in_line = at < len(view)
         if at < len(view):
             self.rest = memoryview(bytes(view[at:]))
-            self.pump.pause(UNTAKEN)
+            self.pause(UNTAKEN)
             self.go_on()
         return len(view) >= SMALL_BUFFER_SIZE and frames * _SMALL_FRAME < len(view)
 
@@ -148,11 +147,11 @@ class Direction:
             self.failed(error)
             return
         self.rest = self.rest[taken:]
-        self.pump.flush()
+        self.flush()
         if self.rest:
             self.go_on()
         else:
-            self.pump.resume(UNTAKEN)
+            self.resume(UNTAKEN)
         self._link.carry_out()
 
     def _has_many_small(self, view: memoryview) -> bool:

@@ -87,8 +87,8 @@ class Link:
         self.connection = core = Connection(fetches, RequestStream(side.fetch_size_limit, fetches.decodes))
         self.from_client = Direction(self, core, "client", side, self._client, self._upstream)
         self.from_upstream = Direction(self, core, "upstream", side, self._upstream, self._client)
-        self._passage = Passage(self._loop, self._let_pass, self.from_upstream.pump, self._client)
-        self.from_upstream.pump.held_back = self._passage.held_back
+        self._passage = Passage(self._loop, self._let_pass, self.from_upstream, self._client)
+        self.from_upstream.held_back = self._passage.held_back
         self._state = core.state
         self.use_gate()
 
@@ -121,7 +121,7 @@ class Link:
             self._passage.begin(is_granted=core.asked, is_to_sidecar=core.fetches.client_is_sidecar)
             core.asked = None
         if core.has_answered:
-            self.from_upstream.pump.flush()
+            self.from_upstream.flush()
         if core.is_crowded:
             core.ease()
             self.from_client.go_on()
@@ -163,7 +163,7 @@ class Link:
         if core.work is not None:
             return
         if core.phase != "closed":
-            self.from_client.pump.flush()
+            self.from_client.flush()
         self._side.held.wake_soon()
         self.carry_out()
 
@@ -181,7 +181,7 @@ class Link:
         try:
             core.decide_again()
             self.begin_work()
-            self.from_client.pump.flush()
+            self.from_client.flush()
             self.carry_out()
         except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
             self.failed(error, "client")
@@ -221,7 +221,7 @@ class Link:
         half = core.requests.collected
         self._kept = half, core.whole_bytes + len(self.from_client.rest), core.events if half else 0
         if half >= _LARGE_FETCH:
-            self.from_client.pump.waits_in_line = True
+            self.from_client.waits_in_line = True
         if self._kept != before:
             memory = self._side.fetch_memory
             memory.keep(self, half=half, whole=self._kept[1], is_new=self._kept[2] != before[2])
@@ -249,7 +249,7 @@ class Link:
         for event in news:
             self._side.passes(event, self.client_host)
         if self.connection.opaque_reason is not None:  # there are no small frames to wait for
-            self.from_upstream.pump.large_reads = True
+            self.from_upstream.large_reads = True
 
     # The end
 
@@ -281,7 +281,7 @@ class Link:
             self._report_news()
             self.tls_broken = self._side.failed(error, sender, self.client_host, self.upstream_name)
             if isinstance(error, ProtocolError):  # what came before the fault is sent
-                (self.from_client if sender == "client" else self.from_upstream).pump.flush()
+                (self.from_client if sender == "client" else self.from_upstream).flush()
         self.close()
 
     def evict(self, why: Why) -> None:
@@ -315,7 +315,6 @@ class Link:
     def _let_go(self) -> None:
         """Drop the parts that refer to the link, which is then freed at once. See `proxy/collector.py`."""
         self.connection.free()
-        del self.from_client.pump, self.from_upstream.pump  # each refers to its direction
         del self.from_client, self.from_upstream, self._passage
 
     def _take_no_more(self) -> None:
@@ -330,7 +329,7 @@ class Link:
             self._unread += core.held_bytes() + bytes(self.from_client.rest)
         core.give_up_held()
         self.from_client.drop()
-        self.from_client.pump.read_limit = core.requests.missing
+        self.from_client.read_limit = core.requests.missing
 
     def _finish_if_idle(self) -> None:
         """While draining: when nothing is in flight, close the sending side, and let the client close its own."""
@@ -383,7 +382,7 @@ class Link:
     @property
     def relayed(self) -> Relayed:
         """The bytes that both peers have sent so far."""
-        return Relayed(self.from_client.pump.moved, self.from_upstream.pump.moved)
+        return Relayed(self.from_client.moved, self.from_upstream.moved)
 
     @property
     def session_end(self) -> float:
@@ -400,4 +399,4 @@ class Link:
     @property
     def is_reading(self) -> bool:
         """Whether what the client sends is taken: nothing holds it up on this link."""
-        return self.connection.takes("client") and not self.from_client.pump.is_paused(BLOCKED | UNTAKEN | IN_LINE)
+        return self.connection.takes("client") and not self.from_client.is_paused(BLOCKED | UNTAKEN | IN_LINE)

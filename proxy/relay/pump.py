@@ -1,8 +1,8 @@
 """One direction of a link: bytes from one socket to the other, as fast as the slower peer takes them.
 
 A pump reads when its source has bytes and all that it read before is sent. While its target blocks it does not read, so
-memory is bounded by one borrowed buffer (back-pressure). What is sent for the bytes received is up to its receiver;
-what kind of connection it is, is up to the transports.
+memory is bounded by one borrowed buffer (back-pressure). What is sent for the bytes received is up to a subclass; what
+kind of connection it is, is up to the transports.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from weir.protocol.response_scanner import Buffer
 from weir.proxy.relay.buffers import LARGE_BUFFER_SIZE, BufferPool
@@ -38,27 +38,13 @@ def _nothing() -> None:
     pass
 
 
-class Receiver(Protocol):
-    """Takes what a pump reads. Nothing here may block or await."""
-
-    def received(self, view: memoryview) -> None:
-        """Take bytes that arrived. Put what to send for them into `unsent`; slices of `view` are allowed."""
-
-    def unblocked(self) -> None:
-        """Note that everything is sent which could not be sent at once."""
-
-    def ended(self) -> None:
-        """Note that the source sent its last byte, that all of it was passed on, and that the target was told."""
-
-    def failed(self, error: Exception) -> None:
-        """Close the pump: the source or the target broke, or `received` raised."""
-
-
 @dataclass(eq=False, slots=True)
 class Pump:
-    """Moves bytes from `source` to `target` from the first `resume(STOPPED)` until `close`."""
+    """Moves bytes from `source` to `target` from the first `resume(STOPPED)` until `close`.
 
-    _receiver: Receiver
+    A subclass says what is done with what is read. Nothing in there may block or await.
+    """
+
     _loop: asyncio.AbstractEventLoop
     _pool: BufferPool
     _source: Transport
@@ -85,6 +71,20 @@ class Pump:
     _reading: bool = False
     _reads_again: bool = False  # in the loop's next turn, whatever the source tells
     _writing: bool = False
+
+    def received(self, view: memoryview) -> None:
+        """Take bytes that arrived. Put what to send for them into `unsent`; slices of `view` are allowed."""
+        raise NotImplementedError
+
+    def unblocked(self) -> None:
+        """Note that everything is sent which could not be sent at once."""
+
+    def ended(self) -> None:
+        """Note that the source sent its last byte, that all of it was passed on, and that the target was told."""
+
+    def failed(self, error: Exception) -> None:
+        """Close: the source or the target broke, or `received` raised."""
+        raise NotImplementedError
 
     def is_paused(self, reasons: int) -> bool:
         """Whether one of `reasons` keeps it from reading."""
@@ -135,7 +135,7 @@ class Pump:
         except (BlockingIOError, InterruptedError):
             self._block()
         except OSError as error:
-            self._receiver.failed(error)
+            self.failed(error)
         else:
             if self._writing:
                 self._writing = False
@@ -147,7 +147,7 @@ class Pump:
             self._give_back()
             if self._paused & BLOCKED:
                 self.resume(BLOCKED)
-                self._receiver.unblocked()
+                self.unblocked()
 
     def _send(self) -> int:
         unsent = self.unsent
@@ -187,16 +187,16 @@ class Pump:
                 self._give_back()
                 return
             except OSError as error:
-                self._receiver.failed(error)
+                self.failed(error)
                 return
             if not size:
                 self._end()
                 return
             self.moved += size
             try:
-                self._receiver.received(buffer[:size])
+                self.received(buffer[:size])
             except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the loop's turn
-                self._receiver.failed(error)
+                self.failed(error)
                 return
             self.flush()
             if size == LARGE_BUFFER_SIZE:
@@ -221,7 +221,7 @@ class Pump:
         self._unwatch()
         with contextlib.suppress(OSError):  # the target may be gone already
             self._target.finish()
-        self._receiver.ended()
+        self.ended()
 
     def _block(self) -> None:
         if not self._writing:

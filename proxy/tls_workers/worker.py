@@ -163,7 +163,7 @@ class WorkerLink:
     def start(self) -> None:
         """Pump both ways from now on."""
         for way in self._ways:
-            way.pump.resume(STOPPED)
+            way.resume(STOPPED)
 
     def check(self) -> None:
         """Close where the sidecar has let go: soon where all is delivered, and after a while in any case."""
@@ -189,7 +189,7 @@ class WorkerLink:
             return
         self._is_open = False
         for way in self._ways:
-            way.pump.close()
+            way.close()
         for end in self._ends:
             end.close()
         del self._worker.links[self._number]
@@ -197,8 +197,6 @@ class WorkerLink:
         asyncio.get_running_loop().call_soon(self._let_go)
 
     def _let_go(self) -> None:
-        for way in self._ways:
-            del way.pump  # each refers to its way
         del self._ways, self._ends
 
     def _sidecar_is_gone(self) -> bool:
@@ -207,23 +205,20 @@ class WorkerLink:
         return any(events & select.POLLHUP for _, events in poll.poll(0))
 
 
-class Way:
+class Way(Pump):
     """One direction: bytes as they are."""
 
-    __slots__ = ("_link", "has_ended", "pump")
+    __slots__ = ("_link", "has_ended")
 
     def __init__(self, link: WorkerLink, source: Transport, target: Transport, worker: Worker) -> None:
+        super().__init__(asyncio.get_running_loop(), worker.pool, source, target, worker.turns, [])
         self._link = link
         self.has_ended = False
-        self.pump = Pump(self, asyncio.get_running_loop(), worker.pool, source, target, worker.turns, [])
 
     def received(self, view: memoryview) -> None:
         """Send what was read to the other end."""
-        self.pump.large_reads = len(view) >= SMALL_BUFFER_SIZE
-        self.pump.unsent.append(view)
-
-    def unblocked(self) -> None:
-        """Do nothing: all that is read is sent as it is."""
+        self.large_reads = len(view) >= SMALL_BUFFER_SIZE
+        self.unsent.append(view)
 
     def ended(self) -> None:
         """One end has sent its last byte."""

@@ -259,16 +259,16 @@ async def test_silent_clients_and_silent_brokers_cost_nothing() -> None:
 @pytest.mark.parametrize("asked", [produce(1, -1, version=9), fetch(1, 5)], ids=["produce", "fetch"])
 async def test_a_client_that_sends_byte_by_byte_is_served(asked: bytes) -> None:
     async with beside_another() as (relay, client, broker):
-        (link,) = [link for link in relay.listener.links if not link.from_client.pump.moved]
+        (link,) = [link for link in relay.listener.links if not link.from_client.moved]
         for index in range(len(asked)):
             await client.send(asked[index : index + 1])
-            await relay.until(lambda: link.from_client.pump.moved > index)  # noqa: B023
+            await relay.until(lambda: link.from_client.moved > index)  # noqa: B023
             assert relay.pool.lent == []
         await broker.expect(asked)
         data = fetch_response(1)
         for index in range(len(data)):
             await broker.send(data[index : index + 1])
-            await relay.until(lambda: link.from_upstream.pump.moved > index)  # noqa: B023
+            await relay.until(lambda: link.from_upstream.moved > index)  # noqa: B023
         await client.expect(data)
 
 

@@ -83,7 +83,7 @@ async def test_connection_without_a_request_is_closed_after_its_time(sent: bytes
     async with relaying() as relay:
         silent, _ = await relay.connect()
         await silent.send(sent)
-        await relay.until(lambda: [link.from_client.pump.moved for link in relay.listener.links] == [len(sent)])
+        await relay.until(lambda: [link.from_client.moved for link in relay.listener.links] == [len(sent)])
         relay.later = 599.0
         relay.relay.first_requests.expire()
         assert relay.stats.connections == 1

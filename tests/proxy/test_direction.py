@@ -77,7 +77,7 @@ async def test_many_small_frames_wait_while_others_are_in_line(
     second, core = direction(turns, ends)
     second.received(frames(1000))
     assert core.taken == []
-    assert second.pump.waits_in_line
+    assert second.waits_in_line
     while len(turns):
         turns.run()
         await asyncio.sleep(0)
@@ -92,4 +92,4 @@ async def test_few_frames_and_large_ones_never_wait(ends: tuple[socket.socket, s
         one, core = direction(turns, ends)
         one.received(view)
         assert sum(core.taken) == len(view)
-        assert not one.pump.waits_in_line
+        assert not one.waits_in_line

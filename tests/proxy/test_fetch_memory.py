@@ -293,4 +293,4 @@ async def test_a_large_fetch_takes_turns_while_it_is_received() -> None:
         await client.send(large_fetch(3000)[:20_000])
         await relay.until(lambda: relay.relay.fetch_memory.total == 20_000)
         (link,) = relay.listener.links
-        assert link.from_client.pump.waits_in_line
+        assert link.from_client.waits_in_line

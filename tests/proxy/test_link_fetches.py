@@ -264,11 +264,11 @@ async def test_no_more_is_read_while_an_answer_waits_for_its_turn() -> None:
         await broker.expect(request(3, 0, 0) + request(3, 0, 1))
         await client.send_until_blocked(request(0, 2, 3, b"\xff" * 10_000))
         (link,) = relay.listener.links
-        moved = link.from_client.pump.moved
+        moved = link.from_client.moved
         await broker.send(response(0))
         await client.expect(response(0))
         await asyncio.sleep(0)
-        assert link.from_client.pump.moved == moved
+        assert link.from_client.moved == moved
         assert broker.has_nothing()
         await broker.send(response(1))
         await client.expect(response(1) + answer_to(2))

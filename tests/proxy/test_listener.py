@@ -245,7 +245,7 @@ async def test_drain_lets_a_request_whose_head_was_cut_end(cut: int) -> None:
         client, broker = await relay.connect()
         data = produce(1, 0) if cut < 13 else fetch(1, 5)
         await client.send(data[:cut])
-        await relay.until(lambda: sum(link.from_client.pump.moved for link in relay.listener.links) == cut)
+        await relay.until(lambda: sum(link.from_client.moved for link in relay.listener.links) == cut)
         async with draining(relay, client, broker):
             await client.send(data[cut:] + request(3, 0, 2))
             await broker.expect(data)
@@ -269,7 +269,7 @@ async def test_drain_does_not_hold_a_fetch_begun_before_it() -> None:
         relay.throttle.decisions.append(Hold(float("inf")))
         client, broker = await relay.connect()
         await client.send(fetch(1, 5)[:-1])
-        await relay.until(lambda: sum(link.from_client.pump.moved for link in relay.listener.links))
+        await relay.until(lambda: sum(link.from_client.moved for link in relay.listener.links))
         async with draining(relay, client, broker):
             await client.send(fetch(1, 5)[-1:])
 
@@ -304,7 +304,7 @@ async def test_drain_delivers_bytes_that_could_not_be_sent_at_once() -> None:
         client, broker = await relay.connect(request(3, 0, 1))
         (link,) = relay.listener.links
         assert isinstance(link._client, TcpTransport)
-        link.from_upstream.pump._target = Reluctant(link._client.connection)
+        link.from_upstream._target = Reluctant(link._client.connection)
         async with draining(relay, client, broker):
             await broker.send(response(1))
             await client.expect(response(1))

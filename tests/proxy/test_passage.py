@@ -23,6 +23,18 @@ WINDOW = 4_096
 ANSWER = 1_000_000
 
 
+class Carried(Pump):
+    """A pump that passes bytes as they are."""
+
+    def received(self, view: memoryview) -> None:
+        """As a link does."""
+        self.unsent.append(view)
+
+    def failed(self, error: Exception) -> None:
+        """Nothing fails here."""
+        raise error
+
+
 class Carrying:
     """A pump from a broker to a follower, with a passage, and a quota that has room for `room` bytes."""
 
@@ -42,7 +54,7 @@ class Carrying:
         self.arrived = 0
         target = TcpTransport(self.client)
         loop = asyncio.get_running_loop()
-        self.pump = Pump(self, loop, BufferPool(), TcpTransport(source), target, TurnBudget(), [])
+        self.pump = Carried(loop, BufferPool(), TcpTransport(source), target, TurnBudget(), [])
         self.passage = Passage(loop, self.let_pass, self.pump, target)
         self.pump.held_back = self.passage.held_back
         self._source = source
@@ -53,20 +65,6 @@ class Carrying:
         size = min(most, self.room if waited < 1 else LEAST_BYTES)
         self.told.append((on_way, size))
         return size
-
-    def received(self, view: memoryview) -> None:
-        """As a link does."""
-        self.pump.unsent.append(view)
-
-    def unblocked(self) -> None:
-        """Nothing waits."""
-
-    def ended(self) -> None:
-        """Nothing to close."""
-
-    def failed(self, error: Exception) -> None:
-        """Nothing fails here."""
-        raise error
 
     async def answer(self, size: int = ANSWER) -> None:
         """The broker sends an answer of so many bytes, as far as it is read."""

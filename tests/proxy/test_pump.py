@@ -23,7 +23,7 @@ class Owner:
     """Passes what arrives in pieces as small as the test wants, and remembers what it was told."""
 
     def __init__(self) -> None:
-        self.pump: Pump
+        self.pump: Owned
         self.unsent: list[Buffer] = []
         self.sizes: list[int] = []
         self.told: list[object] = []
@@ -42,6 +42,24 @@ class Owner:
     def failed(self, error: Exception) -> None:
         self.told.append(type(error))
         self.pump.close()
+
+
+class Owned(Pump):
+    """Tells its owner of all."""
+
+    owner: Owner
+
+    def received(self, view: memoryview) -> None:
+        self.owner.received(view)
+
+    def unblocked(self) -> None:
+        self.owner.unblocked()
+
+    def ended(self) -> None:
+        self.owner.ended()
+
+    def failed(self, error: Exception) -> None:
+        self.owner.failed(error)
 
 
 class LocalPeer(Peer):
@@ -87,7 +105,8 @@ class Piped:
     def pump_between(self, source: Transport, target: Transport) -> Pump:
         """Give the owner a pump."""
         loop, owner = asyncio.get_running_loop(), self.owner
-        owner.pump = Pump(owner, loop, self.pool, source, target, TurnBudget(), owner.unsent)
+        owner.pump = Owned(loop, self.pool, source, target, TurnBudget(), owner.unsent)
+        owner.pump.owner = owner
         return owner.pump
 
 

@@ -196,14 +196,14 @@ async def test_bytes_on_their_way_are_those_the_client_has_not_taken(keys: Keys)
         sending = asyncio.create_task(broker.send(response(1, body)))
         near, before = ends(relay)[0], -1
         [link] = relay.listener.links
-        while before != link.from_upstream.pump.sent:
-            before = link.from_upstream.pump.sent
+        while before != link.from_upstream.sent:
+            before = link.from_upstream.sent
             await asyncio.sleep(0.3)
         assert isinstance(near, WorkerTransport)
         on_way = near.unacknowledged()
         os.kill(pids(relay)[0], signal.SIGSTOP)  # what it has does not come now, nor what is on its way to it
         taken = await all_there_is(client)
-        sent, later = link.from_upstream.pump.sent, near.unacknowledged()
+        sent, later = link.from_upstream.sent, near.unacknowledged()
         os.kill(pids(relay)[0], signal.SIGCONT)
         assert len(taken) >= before - on_way, "what has not arrived counts as on its way"
         assert sent - len(taken) > 100_000, "some of it is with the worker, or on its way to it"
