@@ -30,7 +30,7 @@ from weir.protocol.steps import Steps
 from weir.proxy.relay import outcomes
 from weir.proxy.relay.buffers import SMALL_BUFFER_SIZE
 from weir.proxy.relay.fetches import ReplicaFetches, with_size
-from weir.proxy.relay.open_link import Sender
+from weir.proxy.relay.open_link import HandedOver, Sender
 from weir.proxy.relay.outcomes import Outcome, RequestGate, RequestWatcher
 
 MOST_PENDING: Final = 1024
@@ -235,14 +235,14 @@ class Connection:
             return with_size(self._held.frame)
         return b"" if self._held is None else self.requests.held_head
 
-    def go_on_from(self, opaque_reason: OpaqueReason | None, session_end: float, standing: outcomes.Standing) -> None:
-        """Begin in the middle of a connection, between two requests."""
-        self.fetches.session_end = session_end
+    def go_on_from(self, before: HandedOver) -> None:
+        """Begin in the middle of a connection, between two requests. The caller takes what is `unread`."""
+        self.fetches.session_end = before.session_end
         if self.gate is not None:
-            self.gate.go_on_from(standing)
-        if opaque_reason is not None:
+            self.gate.go_on_from(before.standing)
+        if before.opaque_reason is not None:
             self.requests.opaque = True
-            self._take_event(BecameOpaque(opaque_reason))
+            self._take_event(BecameOpaque(before.opaque_reason))
 
     def give_up_held(self) -> None:
         """Drop the held request as if it had never come: its client will send it elsewhere."""

@@ -95,7 +95,7 @@ class Link:
     def start(self, before: HandedOver | None = None) -> None:
         """Begin to move bytes. `before`: it was another process's until now."""
         if before is not None:
-            self.connection.go_on_from(before.opaque_reason, before.session_end, before.standing)
+            self.connection.go_on_from(before)
             self._report_news()
             self.from_client.begin_with(before.unread)
         self._follow()

@@ -61,13 +61,9 @@ def set_options(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):  # the connection may have been reset already; its reader will see that
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in (
-            ("TCP_KEEPIDLE", _KEEPALIVE_IDLE_SECONDS),
-            ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_SECONDS),
-            ("TCP_KEEPCNT", _KEEPALIVE_PROBES),
-        ):
-            if hasattr(socket, option):  # Linux has them all
-                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_INTERVAL_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _KEEPALIVE_PROBES)
 
 
 async def _resolve(address: Address) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
