@@ -17,7 +17,7 @@ from weir.protocol.fetch_response import encode_fetch_response
 from weir.protocol.response_scanner import Buffer
 from weir.proxy.config.address import Address
 from weir.proxy.relay.listener import Upstream
-from weir.proxy.relay.transport import TcpTransport
+from weir.proxy.relay.transport import TcpTransport, set_options
 from weir.quota.fetch.decisions import Answer, Hold
 
 ON_BOTH_LOOPS = True
@@ -367,3 +367,13 @@ async def test_nothing_of_a_closed_connection_stays_in_memory() -> None:
         gc.collect()
         assert not relay.listener.links
         assert [one for one in gc.get_objects() if type(one).__name__ in ("Link", "Pump", "ReplicaFetches")] == []
+
+
+def test_a_peer_whose_machine_is_gone_is_noticed_after_two_minutes() -> None:
+    with socket.socket() as connection:
+        set_options(connection)
+        asked = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        idle, interval, probes = (connection.getsockopt(socket.IPPROTO_TCP, option) for option in asked)
+        assert idle + interval * probes == 120
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
