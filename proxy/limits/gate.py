@@ -31,7 +31,7 @@ from weir.protocol.steps import Steps
 from weir.proxy.limits.produce_answer import ProduceAnswer
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.relay.open_link import OpenLink
-from weir.proxy.relay.outcomes import Answer, Forward, Hold, Outcome, Pass, Standing
+from weir.proxy.relay.outcomes import Answer, Forward, GateState, Hold, Outcome, Pass
 from weir.proxy.relay.side import Side
 
 LOOK_SECONDS: Final = 0.2
@@ -150,12 +150,12 @@ class LinkGate:
         """Have the held request decided about again."""
         self._side.held.wake((self._link,))
 
-    def standing(self, *, sends: bool) -> Standing:
+    def standing(self, *, sends: bool) -> GateState:
         """Return what the client owes, and when its last requests were answered."""
         owed = () if self._known is None else tuple(self._known.owed())
-        return Standing(owed, tuple(self._answered), self._since) if sends else Standing(owed)
+        return GateState(owed, tuple(self._answered), self._since) if sends else GateState(owed)
 
-    def go_on_from(self, before: Standing) -> None:
+    def go_on_from(self, before: GateState) -> None:
         """Owe that too. What was sent to the process before waits no longer than it would have there."""
         self._stage.clients.owe(before.owed)
         self._answered.extend(before.answered)

@@ -20,7 +20,7 @@ from weir.proxy.relay.connection import Connection
 from weir.proxy.relay.direction import Direction
 from weir.proxy.relay.fetches import ReplicaFetches, ThrottleFailed
 from weir.proxy.relay.open_link import HandedOver, Relayed, Sender, Why
-from weir.proxy.relay.outcomes import Hold, Standing
+from weir.proxy.relay.outcomes import GateState, Hold
 from weir.proxy.relay.passage import Passage
 from weir.proxy.relay.pump import BLOCKED, IN_LINE, UNTAKEN
 from weir.proxy.relay.replica_sources import ReplicaSources
@@ -339,7 +339,7 @@ class Link:
         if self._give is not None and not core.has_ended and len(self._unread) <= MOST_CARRIED:
             self.from_client.close()
             self.from_upstream.close()
-            standing = Standing() if core.gate is None else core.gate.standing(sends=bool(self._unread))
+            standing = GateState() if core.gate is None else core.gate.standing(sends=bool(self._unread))
             self._give(self, HandedOver(self._unread, core.fetches.session_end, core.opaque_reason, standing))
             self.close()
             return

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, Protocol
 from msgspec import Struct
 
 from weir.protocol.request_events import OpaqueReason
-from weir.proxy.relay.outcomes import Standing
+from weir.proxy.relay.outcomes import GateState
 
 Sender = Literal["client", "upstream"]
 """The peers of a link, by whose bytes they are."""
@@ -34,7 +34,7 @@ class HandedOver(Struct, frozen=True):
     unread: bytes = b""
     session_end: float = math.inf
     opaque_reason: OpaqueReason | None = None
-    standing: Standing = Standing()
+    standing: GateState = GateState()
 
 
 class OpenLink(Protocol):

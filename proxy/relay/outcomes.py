@@ -61,7 +61,7 @@ class Hold(Struct, frozen=True):
 Outcome = Pass | Forward | Answer | Hold
 
 
-class Standing(Struct, frozen=True):
+class GateState(Struct, frozen=True):
     """What a gate leaves to the one of another process that takes over its link.
 
     `owed`: what has a limit (three names), and the seconds that it still has to wait. `answered`: when the answers to
@@ -92,13 +92,13 @@ class RequestGate(Protocol):
         It is not kept, so its size does not matter.
         """
 
-    def standing(self, *, sends: bool) -> Standing:
+    def standing(self, *, sends: bool) -> GateState:
         """Return what the gate of another process has to know to go on from here. Nothing is held.
 
         `sends`: whether the client has sent something that nobody has taken.
         """
 
-    def go_on_from(self, before: Standing) -> None:
+    def go_on_from(self, before: GateState) -> None:
         """Go on as the gate of another process did, before the first request."""
 
     def gone(self) -> None:

@@ -24,7 +24,7 @@ from weir.protocol.request_topics import RequestTopic
 from weir.protocol.steps import Steps
 from weir.proxy.collector import LEAST_GROWTH, Collector, resident_bytes
 from weir.proxy.relay.open_link import OpenLink
-from weir.proxy.relay.outcomes import Hold, Outcome, Standing
+from weir.proxy.relay.outcomes import GateState, Hold, Outcome
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
@@ -126,10 +126,10 @@ class HoldingGate:
     def again(self) -> Steps[Outcome]:
         return no_steps(Hold(math.inf, self.again))
 
-    def standing(self, *, sends: bool) -> Standing:
-        return Standing()
+    def standing(self, *, sends: bool) -> GateState:
+        return GateState()
 
-    def go_on_from(self, before: Standing) -> None:
+    def go_on_from(self, before: GateState) -> None:
         pass
 
     def gone(self) -> None:

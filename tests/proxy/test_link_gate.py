@@ -18,7 +18,7 @@ from weir.protocol.request_head import Head, RequestHead
 from weir.protocol.response_scanner import Buffer
 from weir.protocol.response_stream import Pending, ResponseObserver
 from weir.protocol.steps import Steps
-from weir.proxy.relay.outcomes import Answer, Hold, Outcome, Pass, Standing
+from weir.proxy.relay.outcomes import Answer, GateState, Hold, Outcome, Pass
 
 ON_BOTH_LOOPS = True
 
@@ -72,10 +72,10 @@ class Gate:
             self.readers.popleft() if self.readers else None, self.watchers.popleft() if self.watchers else None
         )
 
-    def standing(self, *, sends: bool) -> Standing:
-        return Standing()
+    def standing(self, *, sends: bool) -> GateState:
+        return GateState()
 
-    def go_on_from(self, before: Standing) -> None:
+    def go_on_from(self, before: GateState) -> None:
         pass
 
     def gone(self) -> None:
