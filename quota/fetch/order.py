@@ -7,7 +7,7 @@ same as in turn, but partitions get in sync one after the other: the mean time t
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, takewhile
 
@@ -281,14 +281,29 @@ def fill(
     return tuple(grants), {quota: Part(purse.size, purse.batch) for quota, purse in purses.items() if purse.size}
 
 
-def offer_all(queue: GrantQueue, most: int, next_batch: int, *, by_turns: bool) -> tuple[tuple[Grant, ...], Part]:
-    """Grant `most` bytes to each of the first partitions; the answer's max_bytes bounds all together.
+def offer_all(
+    terms: Terms, queue: GrantQueue, spends: Mapping[Quota, float], next_batch: int
+) -> tuple[tuple[Grant, ...], dict[Quota, Part]]:
+    """Grant the first partitions all that the scarcest quota of any of them has; the answer's max_bytes bounds all.
 
     The leader's side has quotas of its own. A single choice made here would leave those of other partitions unused.
     """
-    grants = tuple([(one, min(most, one.max_bytes)) for one in islice(queue.in_order(by_turns=by_turns), MOST_OFFERED)])
-    size = max(min(most, sum([cap for _, cap in grants])), next_batch)
-    return grants, Part(size, size if size > most else 0)
+    payable = (one for one in queue.in_order(by_turns=terms.by_turns) if all([quota in spends for quota in one.quotas]))
+    offered = list(islice(payable, MOST_OFFERED))
+    sums: dict[Quota, int] = {}
+    for one in offered:
+        for quota in one.quotas:
+            sums[quota] = sums.get(quota, 0) + one.max_bytes
+    most = most_offered(terms, sums, spends)
+    first = offered[0].quotas if offered else []
+    sizes = {quota: max(min(most, size), next_batch if quota in first else 0) for quota, size in sums.items()}
+    parts = {quota: Part(size, size if size > most else 0) for quota, size in sizes.items()}
+    return tuple([(one, min(most, one.max_bytes)) for one in offered]), parts
+
+
+def most_offered(terms: Terms, quotas: Iterable[Quota], spends: Mapping[Quota, float]) -> int:
+    """Return how many bytes an answer may bring of partitions that `quotas` cover."""
+    return max(1, int(min([terms.max_bytes, *[spends[quota] for quota in quotas]])))
 
 
 def _any_open(purses: list[_Purse]) -> bool:

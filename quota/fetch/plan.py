@@ -19,7 +19,7 @@ from msgspec import Struct, field
 
 from weir.protocol.fetch_request import FetchRequest
 from weir.quota.budget.quota import Ask, Offer, Part, Quota
-from weir.quota.fetch.order import Terms, fill, offer_all, worth_asking
+from weir.quota.fetch.order import Terms, fill, most_offered, offer_all, worth_asking
 from weir.quota.fetch.partitions import LinkState
 from weir.quota.fetch.state import Grant
 from weir.quota.figures import (
@@ -59,8 +59,8 @@ class FetchView(Struct):
     terms: Terms
     offers: tuple[Offer, ...]
     """One for each quota that limits something on the link; empty where nothing waits for a grant."""
-    most_offered: int | None
-    """How many bytes the leader's side may divide among all that is granted; None where each grant has its own."""
+    is_offered: bool
+    """Whether the leader's side divides what is granted among the partitions; else each grant has its own cap."""
     probe_at: float
     """When the link's next offset probe goes; inf where there is nothing to ask."""
 
@@ -104,8 +104,7 @@ def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: f
     wastes_some = ask.answer_seconds > SLOW_SECONDS
     terms = Terms(takes_whole, max_bytes, by_turns, side.takes_out, wastes_some, len(offers) > 1)
     # Records in sync would use up some of what is offered, so a link with such records has a cap for each grant.
-    is_offered = ask.is_lent and not is_live and not takes_whole and len(offers) == 1
-    most_offered = max(1, int(min(offers[0].spend, max_bytes))) if is_offered else None
+    is_offered = ask.is_lent and not is_live and not takes_whole
     # Without a high watermark it is not known who is in sync. And who asks for 0 bytes of everything is the
     # follower's own sidecar, with an offset probe.
     probe_at, since = math.inf, state.unanswered_since
@@ -113,7 +112,7 @@ def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: f
         probe_at = now
     elif since is not None:
         probe_at = since + (FREE_PROBE_SECONDS if side.takes_out else PROBE_SECONDS)
-    return FetchView(state, request, held_seconds, now, ask, terms, offers, most_offered, probe_at)
+    return FetchView(state, request, held_seconds, now, ask, terms, offers, is_offered, probe_at)
 
 
 Claim = tuple[Offer, Part]
@@ -161,9 +160,8 @@ def _grants(view: FetchView) -> tuple[tuple[Grant, ...], dict[Quota, Part], tupl
     ready = min([offer.ready for offer in view.offers if offer.ready > view.now], default=math.inf)
     soon = {offer.quota for offer in view.offers if view.now < offer.ready <= view.now + CLAIM_SECONDS}
     while spends:
-        if view.most_offered is not None:
-            grants, whole = offer_all(queue, view.most_offered, view.ask.next_batch, by_turns=view.terms.by_turns)
-            parts = {view.offers[0].quota: whole}
+        if view.is_offered:
+            grants, parts = offer_all(view.terms, queue, spends, view.ask.next_batch)
         else:
             grants, parts = fill(view.terms, queue, spends, soon)
         if not grants:
@@ -215,7 +213,9 @@ def _granted(
         asks_all=_asks_all(view),
         max_wait_ms=wait_left,
         min_bytes=min_bytes,
-        max_bytes=view.most_offered,
+        max_bytes=most_offered(view.terms, parts, {one.quota: one.spend for one in view.offers})
+        if view.is_offered
+        else None,
     )
 
 

@@ -62,15 +62,22 @@ def test_lower_quota_rules_and_nothing_spins(leader_rate: int | None, follower_r
 @pytest.mark.long
 @pytest.mark.parametrize("version", [3, 12])
 @pytest.mark.parametrize("slow_partitions", [1, 3, 40])
-def test_leaders_low_quota_does_not_hold_up_its_higher_one(version: int, slow_partitions: int) -> None:
-    """The leader has 20 KB/s for topic s and 2 MB/s for topic f, the follower 20 MB/s for both together."""
+@pytest.mark.parametrize("second", [(), ("s", "f"), ("f",), ("s",)])
+def test_leaders_low_quota_does_not_hold_up_its_higher_one(
+    version: int, slow_partitions: int, second: tuple[str, ...]
+) -> None:
+    """The leader has 20 KB/s for topic s and 2 MB/s for topic f, the follower 20 MB/s for both together.
+
+    And 10 MB/s for the topics of `second`.
+    """
     clock = MovedClock()
     logs = {(b"f", 0): Log([BATCH] * 4000)} | {(b"s", one): Log([BATCH] * 4000) for one in range(slow_partitions)}
     leader, follower = Leader(logs), Follower(dict.fromkeys(logs, 0), version=version)
     slow, fast = [QuotaSettings(name, rate, Matching(topics=(name,))) for name, rate in (("s", 20_000), ("f", 2 * MB))]
     ingress = Throttle("leader", 1, clock, ThrottleSettings(quotas=(slow, fast)))
     both = {"s": ALL_REPLICAS, "f": ALL_REPLICAS}
-    egress = Throttle("follower", 2, clock, ThrottleSettings(rate=20 * MB, replicas=both))
+    quotas = (QuotaSettings("second", 10 * MB, Matching(topics=second)),) if second else ()
+    egress = Throttle("follower", 2, clock, ThrottleSettings(rate=20 * MB, replicas=both, quotas=quotas))
     talk = Conversation(
         clock, egress.link(1), leader, follower, next_hop=Hop(clock, ingress.link(2), SessionLeader(clock, leader))
     )
