@@ -139,7 +139,7 @@ def _forward(
     """
     side, rules, sessions = state.throttle, state.throttle.rules, state.sessions
     row, partitions, asks = sessions.row, state.partitions, asked != ()
-    made_up, appended, are_first = list[ResponseTopic](), b"", fetch.grants_are_first
+    made_up, appended, are_first = list[ResponseTopic](), list[bytes](), fetch.grants_are_first
     if sessions.is_incremental:
         request = yield from request_parts.changes(state, request, grants, asked, grants_are_first=are_first)
     else:
@@ -151,7 +151,7 @@ def _forward(
             for first in range(0, len(made_up), PER_STEP):
                 if first:
                     yield
-                appended += encode_response_topics(row.api_version, made_up[first : first + PER_STEP])
+                appended.append(encode_response_topics(row.api_version, made_up[first : first + PER_STEP]))
     if fetch.asks_all:
         sessions.is_asked_for_offsets = False
     fetch.forwarded_at, fetch.max_wait_seconds = side.clock(), request.max_wait_ms / 1000
@@ -162,7 +162,7 @@ def _forward(
     fetch.max_bytes = request.max_bytes
     may_bring_more = grants or asks or partitions.is_asked_for_none
     expected = Expected(
-        appended,
+        b"".join(appended),
         len(made_up),
         walk=rules.walked_topics(partitions.ends, by_id=row.names_topics_by_id),
         head_patch=sessions.head_patch(leaves_out=drops_behind),
