@@ -163,7 +163,9 @@ async def test_follower_that_takes_200_kilobytes_a_second_stays_slow() -> None:
         for _ in range(150):
             await one.take(4_000)
             await asyncio.sleep(0.02)
-        assert any(on_way < ANSWER / 2 for on_way, _ in one.told[-10:])
+        first = next(number for number, (on_way, _) in enumerate(one.told) if on_way < math.inf)
+        as_slow = [on_way < ANSWER / 2 for on_way, _ in one.told[first:]]
+        assert sum(as_slow) > 0.8 * len(as_slow)  # a machine that stands still for a moment reads all at once
         await one.take(ANSWER - 600_000)
         await sending
 
