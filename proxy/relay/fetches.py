@@ -136,6 +136,11 @@ class ReplicaFetches:
         if self.throttle is not None:
             self.throttle.answer_begins()
 
+    @property
+    def client_is_sidecar(self) -> bool:
+        """Whether the client is known to be the follower's own sidecar."""
+        return self.throttle is not None and self.throttle.partitions.is_asked_for_none
+
     def let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
         """Tell the throttle what has reached the client. Returns how many bytes more may be sent."""
         if self.throttle is None:

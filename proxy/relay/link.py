@@ -118,7 +118,7 @@ class Link:
             self.close()
             return
         if core.asked is not None:
-            self._passage.begin(is_granted=core.asked)
+            self._passage.begin(is_granted=core.asked, is_to_sidecar=core.fetches.client_is_sidecar)
             core.asked = None
         if core.has_answered:
             self.from_upstream.flush()

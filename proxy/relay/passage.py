@@ -25,7 +25,8 @@ AHEAD_SECONDS: Final = 0.5
 ASK_SECONDS: Final = 0.2
 """A fast follower's next fetch within this time says that it has read the answer.
 
-Where none comes, what its socket has acknowledged counts as arrived: its own sidecar may be holding that fetch.
+Where none comes, what its socket has acknowledged counts as arrived. Where the follower has a sidecar, that reads at
+once and may hold the next fetch, so it counts whenever it is looked.
 """
 
 LOOK_SECONDS: Final = 0.05
@@ -59,10 +60,12 @@ class Passage:
     _takes_back: bool = False  # whether what the client's socket did not take can be held back
     _waits_since: float = math.inf  # loop seconds: since when more might be sent if there were room
     _arrived: int = 0  # of all bytes sent, as last told
+    _ask_seconds: float = ASK_SECONDS
     _timer: asyncio.TimerHandle | None = None
 
-    def begin(self, *, is_granted: bool) -> None:
+    def begin(self, *, is_granted: bool, is_to_sidecar: bool = False) -> None:
         """Note that the client asks for something. `is_granted`: bytes of a quota may come with the answer to it."""
+        self._ask_seconds = 0.0 if is_to_sidecar else ASK_SECONDS
         if is_granted:
             if self._pump.allowed == math.inf:
                 self._takes_back = self._client.keep_unsent(LEAST_BYTES)
@@ -105,7 +108,7 @@ class Passage:
                 self._sent, allowed, self._pump.allowed = self._sent - allowed, 0, 0
         if allowed or (on_way and not takes_long):
             self._tell(on_way, 0, 0.0)
-            if on_way or allowed == self._sent or seconds < ASK_SECONDS:  # else all has arrived
+            if on_way or allowed == self._sent or seconds < self._ask_seconds:  # else all has arrived
                 self._look_in(LOOK_SECONDS)
             return
         most = self._most
@@ -134,7 +137,7 @@ class Passage:
         if self._is_slow:
             arrived = self._newly_arrived(on_way)
             return self._let_pass(arrived, on_way + self._pump.allowed, max(0, more), waited)
-        arrived = self._newly_arrived(on_way) if self._loop.time() - self._since >= ASK_SECONDS else 0
+        arrived = self._newly_arrived(on_way) if self._loop.time() - self._since >= self._ask_seconds else 0
         self._let_pass(arrived, math.inf, 0, 0.0)  # what is not sent yet will be in a moment
         return more
 

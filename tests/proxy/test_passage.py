@@ -124,6 +124,19 @@ async def test_an_answer_without_a_grant_passes_at_once() -> None:
         assert not one.pump.unsent
 
 
+@pytest.mark.parametrize("is_to_sidecar", [True, False])
+async def test_what_a_sidecar_has_acknowledged_has_arrived(is_to_sidecar: bool) -> None:
+    """It may hold the follower's next fetch. A follower that does not ask again may not have read it yet."""
+    async with carrying() as one:
+        one.passage.begin(is_granted=True, is_to_sidecar=is_to_sidecar)
+        await one.answer(LEAST_BYTES)
+        await one.take(LEAST_BYTES)
+        one.passage._look()
+        assert one.arrived == (LEAST_BYTES if is_to_sidecar else 0)
+        await asyncio.sleep(0.5)
+        assert one.arrived == LEAST_BYTES
+
+
 async def test_follower_taking_all_at_once_is_soon_held_up_by_nothing() -> None:
     """A quota does not hold it up meanwhile."""
     async with carrying() as one:
