@@ -113,6 +113,7 @@ class Passage:
             return
         most = self._most
         if not takes_long:
+            self._is_slow &= self._took >= ASK_SECONDS or self._sent < FAST_BYTES
             most = most + STEP_BYTES if self._is_slow else 2 * most
         if not self._allow(on_way, most - on_way):
             self._look_in(LOOK_SECONDS)
@@ -126,7 +127,6 @@ class Passage:
             return False
         self._waits_since = math.inf
         self._most = max(self._most, on_way + size)
-        self._is_slow &= self._most < FAST_BYTES
         self._sent, self._since, self._took = on_way + size, self._loop.time(), math.inf
         self._look_in(LOOK_SECONDS)
         self._pump.allow(size)

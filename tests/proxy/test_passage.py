@@ -168,6 +168,22 @@ async def test_slow_follower_has_half_a_second_on_its_way_at_most() -> None:
 
 
 @pytest.mark.long
+async def test_follower_that_takes_200_kilobytes_a_second_stays_slow() -> None:
+    """What it takes in half a second is more than FAST_BYTES. Taken for a fast one, all of its answer would count."""
+    async with carrying() as one:
+        one.passage.begin(is_granted=True)
+        sending = asyncio.ensure_future(one.answer())
+        for _ in range(150):
+            await one.take(4_000)
+            await asyncio.sleep(0.02)
+        first = next(number for number, (on_way, _) in enumerate(one.told) if on_way < math.inf)
+        as_slow = [on_way < ANSWER / 2 for on_way, _ in one.told[first:]]
+        assert sum(as_slow) > 0.8 * len(as_slow)  # a machine that stands still for a moment reads all at once
+        await one.take(ANSWER - 600_000)
+        await sending
+
+
+@pytest.mark.long
 async def test_slow_followers_bytes_wait_a_second_for_window_room() -> None:
     async with carrying() as one:
         one.room = 0
