@@ -139,7 +139,7 @@ class ReplicaFetches:
     @property
     def client_is_sidecar(self) -> bool:
         """Whether the client is known to be the follower's own sidecar."""
-        return self.throttle is not None and self.throttle.partitions.is_asked_for_none
+        return self.throttle is not None and self.throttle.client_is_sidecar
 
     def let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
         """Tell the throttle what has reached the client. Returns how many bytes more may be sent."""

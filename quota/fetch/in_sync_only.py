@@ -24,6 +24,8 @@ from weir.quota.topic_names import METADATA_LOG
 class InSyncOnly:
     """Is used as a ReplicaLink is. It keeps no fetch sessions, so each request lists everything."""
 
+    client_is_sidecar = False  # it grants nothing
+
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._high_watermarks: dict[tuple[bytes, int], int] = {}  # as the leader reported last, by topic and partition

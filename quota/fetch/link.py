@@ -52,6 +52,11 @@ class ReplicaLink(LinkState):
             return (yield from commit_pass(self, request))  # most fetches end here
         return (yield from commit(*decide(self, request, now, held_seconds)))
 
+    @property
+    def client_is_sidecar(self) -> bool:
+        """Whether the client is known to be the follower's own sidecar."""
+        return self.partitions.is_asked_for_none
+
     def answer_begins(self) -> None:
         """Note that a part of the answer awaited has come, and not all of it. Only the first time counts."""
         fetch = self.in_flight

@@ -178,6 +178,7 @@ class ScriptedThrottle:
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     fail_settle: Exception | None = None
     fail_close: Exception | None = None
+    client_is_sidecar: bool = False
 
     def link(self, peer: int, *, is_stranger: bool = False) -> ScriptedThrottle:
         """The same object serves all links."""
