@@ -60,11 +60,17 @@ class Usage:
             looks = self._looks.setdefault(group, [])
             looks.append(parts)
             if len(looks) == _BLOCK_LOOKS:
-                mean = max(sum(one.get(meter, 0.0) for one in looks) for meter in group) / _BLOCK_LOOKS
+                mean = self._most_used(group, looks)
                 self._parts.setdefault(group, []).append(min(1.0, mean))
                 looks.clear()
         self._before = waiting
         self._used = {meter: meter.used for meter in meters}
+
+    def _most_used(self, group: Group, looks: list[dict[Meter, float]]) -> float:
+        """The used part of the quota that is most used. Where rates change each second, that is another each second."""
+        step = round(1.0 / LOOK_SECONDS) if self.run.scenario.drift else len(looks)
+        parts = (looks[at : at + step] for at in range(0, len(looks), step))
+        return sum(max(sum(one.get(meter, 0.0) for one in part) for meter in group) for part in parts) / len(looks)
 
     def _waits(self, place: tuple[int, int, int], fetcher: Fetcher) -> Iterable[Group]:
         """The quotas that partitions of a link wait for, where nothing else holds it up but full answers."""
