@@ -11,11 +11,10 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from weir.proxy.cluster.view import Broker, InSyncReplicas, Partitions
+from weir.proxy.cluster.view import Broker, InSyncReplicas, Partitions, ToldMoves
 from weir.proxy.config.address import IPAddress, numeric_address
 from weir.proxy.relay.replica_sources import Addresses
 from weir.proxy.relay.side import Side
-from weir.quota.followed_throttle import Moves
 from weir.quota.throttle import Throttle
 
 MOST_TOPICS_BEHIND: Final = 200
@@ -29,13 +28,13 @@ class ClusterNews:
         self._sides = sides
         self._throttles = [side.throttle for side in sides]
 
-    def moves(self, moves: Moves) -> None:
+    def moves(self, told: ToldMoves) -> None:
         """Take the reassignments that run."""
         adding = {
             topic.encode(): {partition: move.adding for partition, move in partitions.items() if move.adding}
-            for topic, partitions in moves.items()
+            for topic, partitions in told.moves.items()
         }
-        self._tell(lambda throttle: throttle.rules.set_adding_replicas(adding))
+        self._tell(lambda throttle: throttle.rules.set_adding_replicas(adding, told.asked_at))
 
     def told_lists(self, topics: frozenset[bytes] | None) -> None:
         """Take the topics whose lists of throttled replicas were told; None where these do not count."""
@@ -59,11 +58,12 @@ class ClusterNews:
         self._tell(Throttle.classify_anew)
 
     def _tell(self, tell: Callable[[Throttle], object]) -> None:
-        """Tell both throttles something, and decide again about every fetch that is held."""
-        for throttle in self._throttles:
-            tell(throttle)
+        """Tell both throttles something, and decide again about every fetch that is held where it changes anything."""
         for side in self._sides:
-            side.held.wake_now()
+            before = side.throttle.rules.generation
+            tell(side.throttle)
+            if side.throttle.rules.generation != before:
+                side.held.wake_now()
 
     def throttled_topics(self) -> set[str]:
         """Return the topics of which it has to be known who is in sync."""

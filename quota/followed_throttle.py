@@ -57,7 +57,6 @@ class FollowedThrottle:
         self._absent: dict[str, float] = {}  # those that servers do not know, and since when (clock seconds)
         self._kept: dict[str, dict[tuple[str, int], frozenset[int]]] = {}  # by topic: brokers by list and partition
         self.moves: Moves = {}
-        self.knows_moves = False  # until they were taken once
         self._moved_at = -math.inf
         self._layer = Layer("kafka")
         self._is_made = True  # False: something has changed since the layer was made
@@ -90,7 +89,6 @@ class FollowedThrottle:
     def take_moves(self, moves: Moves, now: float) -> bool:
         """Take all partitions that are being reassigned. Returns whether there are others than before."""
         changed = moves != self.moves
-        self.knows_moves = True
         if moves:
             self._moved_at = now
         self._drop_rates(now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import ClassVar, NamedTuple
 
 from weir.lag.broker_ids import NO_BROKER
-from weir.quota.throttled_replicas import EVERY_PARTITION, NO_PARTITION, Partitions
+from weir.quota.throttled_replicas import EVERY_PARTITION, NO_PARTITION, AnyOf, Partitions
 
 
 class Ends(NamedTuple):
@@ -17,6 +18,14 @@ class Ends(NamedTuple):
 
     follower: int
     other: int
+
+
+@dataclass(slots=True)
+class Appeared:
+    """Partitions of a topic that a follower began to ask for, the last of them at `at` (clock seconds)."""
+
+    partitions: set[int]
+    at: float
 
 
 @dataclass(slots=True)
@@ -29,7 +38,18 @@ class ClusterFacts:
     """The rack of each broker that is known; None where one has no rack."""
     under_min_isr: Mapping[bytes, frozenset[int]] = field(default_factory=dict)
     """The partitions that have fewer replicas in sync than `min.insync.replicas`."""
+    asked_at: float = math.inf
+    """When the cluster was asked for `adding` (clock seconds)."""
+    appeared: dict[tuple[bytes, int], Appeared] = field(default_factory=dict)
+    """What is asked for since then, by topic (as on the wire) and follower: nobody has told yet whether it is added."""
     _added_anywhere: dict[int, frozenset[int]] = field(default_factory=dict)
+
+    def forget_appeared(self, before: float) -> bool:
+        """Forget what appeared before this time. Returns whether there was anything."""
+        told = [key for key, one in self.appeared.items() if one.at < before]
+        for key in told:
+            del self.appeared[key]
+        return bool(told)
 
     def take_adding(self, adding: Mapping[bytes, Mapping[int, frozenset[int]]]) -> None:
         """Take what reassignments add."""
@@ -56,15 +76,16 @@ class ClusterFacts:
 
 
 class AllBut:
-    """Every partition but some."""
+    """Every partition `of` these but some."""
 
-    __slots__ = ("_excluded",)
+    __slots__ = ("_excluded", "_of")
 
-    def __init__(self, excluded: Container[int]) -> None:
+    def __init__(self, excluded: Container[int], of: Container[int] = EVERY_PARTITION) -> None:
         self._excluded = excluded
+        self._of = of
 
     def __contains__(self, partition: object) -> bool:
-        return partition not in self._excluded
+        return partition in self._of and partition not in self._excluded
 
 
 class Scope(ABC):
@@ -73,8 +94,11 @@ class Scope(ABC):
     counts_in_sync: ClassVar[bool]  # whether bytes of replicas in sync count in the quota. They are never held back
 
     @abstractmethod
-    def partitions(self, facts: ClusterFacts, topic: bytes | None, ends: Ends) -> Container[int]:
-        """Return the partitions of a topic that are covered on a link; None is a name not known yet."""
+    def partitions(self, facts: ClusterFacts, topic: bytes | None, ends: Ends, key: bytes = b"") -> Container[int]:
+        """Return the partitions of a topic that are covered on a link; None is a name not known yet.
+
+        `key` is the topic as on the wire.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +108,12 @@ class Reassigned(Scope):
     counts_in_sync: ClassVar[bool] = False
     spares_under_min_isr: bool = True
 
-    def partitions(self, facts: ClusterFacts, topic: bytes | None, ends: Ends) -> Container[int]:
-        added, spared = facts.perhaps_added(topic, ends.follower), _spared(self.spares_under_min_isr, facts, topic)
-        if not spared:
-            return added
-        return AllBut(spared) if isinstance(added, range) else added - spared
+    def partitions(self, facts: ClusterFacts, topic: bytes | None, ends: Ends, key: bytes = b"") -> Container[int]:
+        added: Container[int] = facts.perhaps_added(topic, ends.follower)
+        if (appeared := facts.appeared.get((key, ends.follower))) is not None:
+            added = AnyOf((added, appeared.partitions))
+        spared = _spared(self.spares_under_min_isr, facts, topic)
+        return AllBut(spared, added) if spared else added
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +123,7 @@ class Recovering(Scope):
     counts_in_sync: ClassVar[bool] = False
     spares_under_min_isr: bool = True
 
-    def partitions(self, facts: ClusterFacts, topic: bytes | None, ends: Ends) -> Container[int]:
+    def partitions(self, facts: ClusterFacts, topic: bytes | None, ends: Ends, key: bytes = b"") -> Container[int]:
         excluded = facts.surely_added(topic, ends.follower) | _spared(self.spares_under_min_isr, facts, topic)
         return AllBut(excluded) if excluded else EVERY_PARTITION
 
@@ -115,7 +140,7 @@ class Matching(Scope):
     racks: frozenset[str] | None = None
     topics: tuple[str, ...] | None = None
 
-    def partitions(self, facts: ClusterFacts, topic: bytes | None, ends: Ends) -> Container[int]:
+    def partitions(self, facts: ClusterFacts, topic: bytes | None, ends: Ends, key: bytes = b"") -> Container[int]:
         if self.peers is not None and ends.other not in self.peers and ends.other != NO_BROKER:
             return NO_PARTITION
         racks = facts.racks

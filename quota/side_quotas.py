@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Mapping
 from typing import cast
 
-from weir.protocol.metadata import NO_ID
 from weir.quota.budget.kip73 import Kip73Quota
 from weir.quota.budget.ledger import StrictLedger
 from weir.quota.budget.queue import BudgetQueue
 from weir.quota.budget.quota import Coverage, Quota, TopicCoverage
 from weir.quota.budget.simple_rate import SimpleRate
 from weir.quota.budget.strict import StrictQuota
-from weir.quota.scopes import ClusterFacts, Ends, Matching, Reassigned, Recovering
+from weir.quota.scopes import Appeared, ClusterFacts, Ends, Matching, Reassigned, Recovering
 from weir.quota.settings import LEAST_SHARE, UNTOLD, Clock, QuotaSettings, ThrottleSettings
 from weir.quota.throttled_replicas import CLUSTER_METADATA_TOPIC, EVERY_PARTITION, NO_PARTITION, AnyOf, Partitions
 from weir.quota.topic_names import METADATA_LOG, TopicNames
@@ -32,8 +32,8 @@ class _CoveredTopics:
         if not isinstance(key, bytes):
             return False
         quotas = self._quotas
-        name, topic_id = (quotas.topic_names.name_of(key), key) if self._by_id else (key, NO_ID)
-        return any(quota.covers(name, topic_id, self._ends) for quota in quotas.quotas if quota.rate is not None)
+        name = quotas.topic_names.name_of(key) if self._by_id else key
+        return any(quota.covers(name, key, self._ends) for quota in quotas.quotas if quota.rate is not None)
 
 
 class SideQuotas:
@@ -54,6 +54,7 @@ class SideQuotas:
         self.listed: dict[bytes, Partitions] = {}  # the listed replicas of this broker, by topic
         self._listed_anywhere: Partitions = NO_PARTITION  # of any topic
         self._told_lists: frozenset[bytes] | None = None
+        self.has_reassigned = False  # whether a quota is for what reassignments add
         self._make_quotas(None)
 
     def put_in_force(self, settings: ThrottleSettings) -> None:
@@ -70,6 +71,10 @@ class SideQuotas:
         anywhere = _union(listed.values())
         # together, so that an error in the midst of it leaves what was in force
         previous, self.settings, self.listed, self._listed_anywhere = self.settings, settings, listed, anywhere
+        had_reassigned = self.has_reassigned
+        self.has_reassigned = any([isinstance(one.scope, Reassigned) for one in settings.quotas])
+        if self.has_reassigned and not had_reassigned and self.facts.asked_at < math.inf:
+            self.facts.adding = None  # it was told some time ago: nobody wanted to know
         self._make_quotas(previous)
         self.generation += 1
 
@@ -163,7 +168,7 @@ class SideQuotas:
         def covers(topic: bytes | None, topic_id: bytes, ends: Ends) -> Container[int]:
             if topic in METADATA_LOG or topic_id in METADATA_LOG:
                 return NO_PARTITION
-            return scope.partitions(self.facts, topic, ends)
+            return scope.partitions(self.facts, topic, ends, topic_id)
 
         return covers
 
@@ -171,17 +176,37 @@ class SideQuotas:
         """Return what its quotas need to know that the cluster has not told: more counts as covered than is."""
         scopes = [quota.scope for quota in self.settings.quotas]
         lacks_moves = self.facts.adding is None and any(isinstance(one, Reassigned | Recovering) for one in scopes)
+        lacks_moves |= bool(self.facts.appeared)
         lacks_racks = not self.facts.racks and any(isinstance(one, Matching) and one.racks for one in scopes)
         lacks_throttle = any(quota.name.startswith(UNTOLD) for quota in self.settings.quotas)
         return {"reassignments": lacks_moves, "racks": lacks_racks, "throttle": lacks_throttle}
 
     # What the cluster says
 
-    def set_adding_replicas(self, adding: Mapping[bytes, Mapping[int, frozenset[int]]]) -> None:
-        """Take the brokers to which reassignments add replicas, by topic and partition."""
-        if adding != self.facts.adding:
-            self.facts.take_adding(adding)
+    def set_adding_replicas(
+        self, adding: Mapping[bytes, Mapping[int, frozenset[int]]], asked_at: float = math.inf
+    ) -> None:
+        """Take the brokers to which reassignments add replicas, by topic and partition, as of `asked_at`."""
+        facts = self.facts
+        facts.asked_at, has_told = asked_at, facts.forget_appeared(asked_at)
+        if adding != facts.adding or has_told:
+            facts.take_adding(adding)
             self._facts_changed()
+
+    def appears(self, topic: bytes, partition: int, follower: int, now: float) -> bool:
+        """Note that a follower begins to ask for a partition: a reassignment that was not told yet may be adding it.
+
+        Returns whether the topic (as on the wire) has others of its partitions covered from now on.
+        """
+        facts = self.facts
+        if facts.asked_at == math.inf:
+            return False
+        if (appeared := facts.appeared.get((topic, follower))) is not None:
+            appeared.partitions.add(partition)
+            appeared.at = now
+            return False
+        facts.appeared[topic, follower] = Appeared({partition}, now)
+        return True
 
     def set_told_lists(self, topics: frozenset[bytes] | None) -> None:
         """Take the topics whose lists were told; None where lists do not come from elsewhere."""

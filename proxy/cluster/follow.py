@@ -23,7 +23,7 @@ from weir.proxy.cluster.client import ClusterClient, Outage, Poll
 from weir.proxy.cluster.kafka_throttle import lists_of, moves_of, rates_of
 from weir.proxy.cluster.metadata import every_topic
 from weir.proxy.cluster.poll_stats import PollStats
-from weir.proxy.cluster.view import Wants
+from weir.proxy.cluster.view import ToldMoves, Wants
 from weir.proxy.log import EventLog, innermost_frame
 from weir.quota.followed_throttle import FollowedThrottle, Moves
 
@@ -58,6 +58,7 @@ class ThrottlePoll(Poll):
         self._topics_read_at = -math.inf
         self._turn: deque[str] = deque()  # topics whose lists are read next
         self._wants_all_lists = False
+        self._told_moves: ToldMoves | None = None
         self._was_read = False  # whether Kafka's throttle was read once
         self._wrong: dict[str, str] = {}
         self._has_said_no_moves = False
@@ -86,10 +87,9 @@ class ThrottlePoll(Poll):
         now = client.clock()
         self._at = max(begin + ROUND_SECONDS, now + ROUND_SECONDS / 2)
         client.stats.count(self.what, result, now - begin, client.connections.moved - before)
-        moves = self._followed.moves if self._followed.knows_moves else None
         throttle = self._followed.layer() if self._was_read else None
         told = self._followed.told if self._followed.has_rates else None
-        client.publish(replace(client.view, moves=moves, told_lists=told, throttle=throttle))
+        client.publish(replace(client.view, moves=self._told_moves, told_lists=told, throttle=throttle))
 
     def _failed(self, error: str) -> None:
         self._outage.begin(self._broker_id, error)
@@ -100,14 +100,14 @@ class ThrottlePoll(Poll):
         if now() - self._topics_read_at >= TOPICS_SECONDS:
             await self._read_topics(client)
         if not self._follows_throttle:
-            followed.take_moves(await self._moves(client), now())
+            await self._take_moves(client)
             return
         rates = await client.ask_broker(self._broker_id, partial(rates_of, broker_id=self._broker_id))
         if followed.take_rates(rates, now()):
             self._wants_all_lists = True  # until all are read: what fails in between may not make it forget that
         failure: NotAnswered | None = None
         try:
-            if followed.take_moves(await self._moves(client), now()):
+            if await self._take_moves(client):
                 self._wants_all_lists = True
         except NotAnswered as error:  # the controller may be away, and the broker not
             failure = error
@@ -139,6 +139,13 @@ class ThrottlePoll(Poll):
         client.learn_brokers(answer)
         self._topics_read_at = client.clock()
         self._followed.forget_topics(self._topics, client.clock())
+
+    async def _take_moves(self, client: ClusterClient) -> bool:
+        """Ask for what is being reassigned, and take it. Returns whether that has changed."""
+        asked_at = client.clock()
+        changed = self._followed.take_moves(await self._moves(client), client.clock())
+        self._told_moves = ToldMoves(self._followed.moves, asked_at)
+        return changed
 
     async def _moves(self, client: ClusterClient) -> Moves:
         controller = client.view.controller

@@ -35,6 +35,13 @@ class Topic(NamedTuple):
     partitions: Mapping[int, Replicas | None] | None = None
 
 
+class ToldMoves(NamedTuple):
+    """What is being reassigned, and when the cluster was asked for it (clock seconds)."""
+
+    moves: Moves
+    asked_at: float
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     """What the cluster answered last. What has not changed is the same object as in the view before.
@@ -44,7 +51,7 @@ class ClusterView:
     - `cluster_id`: None where the broker does not tell it.
     - `topics`, by name (UTF-8): only those of the last poll.
     - `in_sync`, `min_in_sync` (`min.insync.replicas` by topic), `under_min_isr`: of throttled topics.
-    - `moves`: what is being reassigned, None before it is known.
+    - `moves`: what is being reassigned, None before it is known: a new object with each answer.
     - `told_lists`: the topics whose lists of throttled replicas were told, while Kafka's own throttle has a rate.
     - `throttle`: Kafka's own throttle, None before it is known, and where it is not followed.
     - `names_generation`: grows when an id has another name (`TopicNames.generation`).
@@ -58,7 +65,7 @@ class ClusterView:
     in_sync: InSyncReplicas = field(default_factory=dict)
     min_in_sync: Mapping[bytes, int] = field(default_factory=dict)
     under_min_isr: Partitions = frozenset()
-    moves: Moves | None = None
+    moves: ToldMoves | None = None
     told_lists: frozenset[bytes] | None = None
     throttle: Layer | None = None
     names_generation: int = 0
@@ -94,6 +101,6 @@ class Takers(NamedTuple):
     under_min_isr: Callable[[Partitions], None] = _ignore
     brokers: Callable[[Mapping[int, Broker]], None] = _ignore
     racks: Callable[[Mapping[int, str | None]], None] = _ignore
-    moves: Callable[[Moves], None] = _ignore
+    moves: Callable[[ToldMoves], None] = _ignore
     told_lists: Callable[[frozenset[bytes] | None], None] = _ignore
     throttle: Callable[[Layer], None] = _ignore

@@ -151,6 +151,9 @@ def _appear(
     link.count += 1
     replica = topic.absent.pop(partition, None)
     if replica is None:
+        rules = link.side.rules
+        if rules.has_reassigned and rules.appears(topic.key, partition, link.ends.follower, now):
+            link.cover(topic)
         replica = topic.partitions[partition] = ReplicaPartition(topic, partition, fetch_offset, max_bytes)
         if caught_up is not None and fetch_offset >= caught_up.offset:
             replica.keep_in_sync(caught_up.offset, caught_up.at + link.side.lag.replica_lag_time_max)

@@ -132,8 +132,7 @@ class LinkPartitions:
             topic.name = rules.topic_names.name_of(topic.key)
             if topic.name is not None:
                 topic.lag.rename(topic.name)
-        topic.coverage = rules.coverage(topic.name, topic.key, self.ends)
-        topic.throttled = rules.throttled_partitions(topic.coverage)
+        self.cover(topic)
         tells_lag = not topic.lag.is_known  # perhaps the cluster did not know the follower as a broker until now
         for replica in topic.partitions.values():
             if tells_lag:
@@ -141,6 +140,11 @@ class LinkPartitions:
             self.classify(replica)
             if (replica.at_leader is LeaderEntry.AS_CAME) == (rules.is_throttling and replica.is_waiting):
                 self.sessions.touch(replica)
+
+    def cover(self, topic: ReplicaTopic) -> None:
+        """Look up anew which of a topic's partitions belong to which quota."""
+        topic.coverage = self.side.rules.coverage(topic.name, topic.key, self.ends)
+        topic.throttled = self.side.rules.throttled_partitions(topic.coverage)
 
     def classify(self, replica: ReplicaPartition) -> None:
         """Find out whether a partition needs budget: not in sync, and not where it had lately reached the high

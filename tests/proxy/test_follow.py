@@ -29,16 +29,18 @@ async def test_first_round_tells_the_throttle_racks_and_moves(cluster: ThrottleC
     cluster.moves = {"orders": {0: ([1, 2], [2])}}
     assert await following.round() == {LEADER_RATE: 1000, **listed("orders")}
     assert following.told_of("racks") == [{1: "a", 2: None}]
-    assert following.told_of("moves") == [{"orders": {0: Move(frozenset({1, 2}), frozenset({2}))}}]
+    moves = {"orders": {0: Move(frozenset({1, 2}), frozenset({2}))}}
+    assert following.told_of("moves") == [(moves, following.clock())]
     assert following.stats.throttle_read_at == following.clock()
     assert following.polls(ThrottlePoll.what) == (1, 0)
     await following.round()
     told = sorted(name for name, _ in following.told if name != "brokers")
-    assert told == ["moves", "racks", "throttle", "told_lists"]
+    assert told == ["moves", "moves", "racks", "throttle", "told_lists"]
+    assert following.told_of("moves")[1] == (moves, following.clock())  # with each answer: when it was asked for
     cluster.moves = {}
     cluster.racks = {1: "b"}
     await following.round()
-    assert following.told_of("moves")[1:] == [{}]
+    assert following.told_of("moves")[2:] == [({}, following.clock())]
     assert following.told_of("racks")[1:] == [{1: "b", 2: None}]
 
 
@@ -292,7 +294,7 @@ async def test_standing_rates_alone_ask_only_for_moves_and_racks(cluster: Thrott
     following = Following(cluster, None)
     assert await following.round() == {}
     assert following.told_of("racks") == [{1: "a", 2: "b"}]
-    assert following.told_of("moves") == [{"orders": {0: Move(frozenset({1, 2}), frozenset({2}))}}]
+    assert following.told_of("moves") == [({"orders": {0: Move(frozenset({1, 2}), frozenset({2}))}}, following.clock())]
     assert CONFIGS not in {*cluster.brokers[1].asked, *cluster.brokers[2].asked}
     assert following.stats.throttle_read_at is None  # Kafka's throttle is not followed
     await following.close()

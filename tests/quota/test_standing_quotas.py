@@ -106,6 +106,46 @@ def test_what_is_added_counts_as_recovery_until_it_is_told() -> None:
     assert moving.rates()[b"added"] == UNBOUNDED
 
 
+@pytest.mark.parametrize("side", ["leader", "follower"])
+@pytest.mark.parametrize("version", [3, 12])
+def test_what_appears_counts_as_added_until_the_cluster_was_asked(side: SideName, version: int) -> None:
+    """A move begins between two questions, and the next one may get no answer for long: its backlog passed whole."""
+    moving = Moving(QuotaSettings("reassignment", RATE, Reassigned()), side=side, version=version)
+    rules, clock = moving.throttle.rules, moving.clock
+    rules.set_adding_replicas({}, asked_at=clock.now)
+    clock.move(0.5)
+    assert sum(moving.rates().values()) == near(RATE)
+    assert rules.untold()["reassignments"]
+    rules.set_adding_replicas({}, asked_at=clock.now - SECONDS - 0.1)  # asked before it came
+    assert sum(moving.rates().values()) == near(RATE)
+    rules.set_adding_replicas(ADDING, asked_at=clock.now)
+    assert not rules.untold()["reassignments"]
+    rates = moving.rates()
+    assert rates[b"added"] == near(RATE)
+    assert rates[b"behind"] == UNBOUNDED
+
+
+def test_what_appears_under_its_min_isr_is_spared() -> None:
+    moving = Moving(QuotaSettings("reassignment", RATE, Reassigned()))
+    moving.throttle.rules.set_adding_replicas({}, asked_at=moving.clock.now)
+    moving.throttle.set_under_min_isr(frozenset({(b"behind", 0)}))
+    moving.clock.move(0.5)
+    rates = moving.rates()
+    assert rates[b"behind"] == UNBOUNDED
+    assert rates[b"added"] == near(RATE)
+
+
+def test_moves_told_long_ago_count_for_nothing_when_a_rate_is_set() -> None:
+    moving = Moving()
+    rules = moving.throttle.rules
+    rules.set_adding_replicas({}, asked_at=moving.clock.now)
+    moving.fetch()
+    moving.throttle.configure(ThrottleSettings(quotas=(QuotaSettings("reassignment", RATE, Reassigned()),)))
+    assert sum(moving.rates().values()) == near(RATE)
+    rules.set_adding_replicas({}, asked_at=moving.clock.now)
+    assert max(moving.rates().values()) == UNBOUNDED
+
+
 def test_replica_of_another_follower_is_not_what_is_added() -> None:
     rates = Moving(QuotaSettings("reassignment", RATE, Reassigned()), replica=3).rates()
     assert min(rates.values()) == UNBOUNDED
