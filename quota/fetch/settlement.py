@@ -229,11 +229,14 @@ class Settlement:
                 topic.lag.answer(partition, now)
             high_watermark = max(high_watermark, UNKNOWN_OFFSET)  # nothing below it has a meaning
             replica.last_reported = high_watermark
+            if high_watermark < replica.highest or replica.lower_since < math.inf:
+                high_watermark = replica.committed(high_watermark, now)
             if high_watermark == replica.high_watermark:
                 continue
             if UNKNOWN_OFFSET < replica.high_watermark <= replica.fetch_offset:
                 replica.in_sync_from, replica.in_sync_until = replica.high_watermark, link.in_sync_until
             replica.earlier_high_watermark, replica.high_watermark = replica.high_watermark, high_watermark
+            replica.highest = high_watermark
             topic.made_up = None
             topic.lag.update(partition, replica.fetch_offset, high_watermark, now)
             link.classify(replica)
@@ -248,7 +251,7 @@ class Settlement:
             if number and not number % PARTITIONS_PER_STEP:
                 yield
             if replica.at_leader is not LeaderEntry.ABSENT and replica.last_reported != UNKNOWN_OFFSET:
-                replica.high_watermark = replica.last_reported
+                replica.high_watermark = max(replica.last_reported, replica.highest)
                 replica.topic.lag.update(replica.partition, replica.fetch_offset, replica.high_watermark, self._now)
                 link.classify(replica)
 

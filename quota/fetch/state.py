@@ -16,6 +16,7 @@ from weir.protocol.header import SIZE
 from weir.quota.batches import BatchSizes
 from weir.quota.budget.ledger import StrictLedger
 from weir.quota.budget.quota import Part, Quota, TopicCoverage
+from weir.quota.figures import STUCK_SECONDS
 
 UNKNOWN_OFFSET = -1
 
@@ -39,6 +40,8 @@ class ReplicaPartition:
     high_watermark: int = UNKNOWN_OFFSET
     earlier_high_watermark: int = UNKNOWN_OFFSET  # the one that was known before `high_watermark`
     last_reported: int = UNKNOWN_OFFSET  # the last one in an answer; kept when `high_watermark` becomes unknown
+    highest: int = UNKNOWN_OFFSET  # the high watermark below which all is committed, see `committed`
+    lower_since: float = math.inf  # clock seconds: since when lower ones are told
     in_sync_from: int = UNKNOWN_OFFSET  # the least fetch offset that counts as in sync until `in_sync_until`
     in_sync_until: float = -math.inf  # clock seconds; see `keep_in_sync`
     batches: BatchSizes = field(default_factory=BatchSizes)
@@ -75,6 +78,19 @@ class ReplicaPartition:
         """
         self.in_sync_from, self.in_sync_until = since, until
 
+    def committed(self, high_watermark: int, now: float) -> int:
+        """Return up to where all is committed, where a leader tells `high_watermark`.
+
+        Committed records do not vanish, but a leader may know of fewer for a while. So a lower one counts when it was
+        told for STUCK_SECONDS, or after its follower has gone back: else who is far behind would be in sync.
+        """
+        if high_watermark >= self.highest or now >= self.lower_since + STUCK_SECONDS:
+            self.highest, self.lower_since = high_watermark, math.inf
+        else:
+            self.lower_since = min(self.lower_since, now)
+            self.topic.forget_responses()  # what is told again is looked at again
+        return self.highest
+
     def go_back(self, fetch_offset: int, in_sync_until: float, *, truncates: bool) -> None:
         """Drop the high watermark, as the fetch offset went back or a leader epoch may have begun.
 
@@ -87,6 +103,8 @@ class ReplicaPartition:
             self.keep_in_sync(self.earlier_high_watermark if known else self.high_watermark, in_sync_until)
         if fetch_offset < self.in_sync_from:
             self.in_sync_until = -math.inf
+        if fetch_offset < self.fetch_offset:
+            self.highest = UNKNOWN_OFFSET
         self.high_watermark = self.earlier_high_watermark = UNKNOWN_OFFSET
         self.batches.arrived = 0
 

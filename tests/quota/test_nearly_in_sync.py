@@ -217,3 +217,31 @@ def test_offset_that_goes_back_with_a_leader_epoch_is_asked_for() -> None:
     made.follower.offsets[b"t", 0] -= 1
     made.clock.move(10.0)
     assert not is_passed(made.fetch())
+
+
+@pytest.mark.parametrize("is_new_epoch", [True, False])
+def test_lower_high_watermark_counts_when_told_for_some_seconds(is_new_epoch: bool) -> None:
+    """A leader may know of less than is committed for a moment: who is far behind is not in sync with it."""
+    cluster = Cluster()
+    cluster.write()
+    cluster.fetch()
+    assert not is_passed(cluster.fetch())
+    cluster.leader_epoch += is_new_epoch
+    cluster.log.told_high_watermark = 90
+    passed = []
+    for _ in range(15):
+        cluster.clock.move(1.0)
+        passed.append(is_passed(cluster.fetch()))
+    assert not any(passed[:5])
+    assert passed[-1]
+
+
+def test_follower_that_truncates_is_in_sync_with_a_lower_high_watermark() -> None:
+    cluster = Cluster()
+    cluster.catch_up()
+    cluster.leader_epoch += 1
+    cluster.log.told_high_watermark = cluster.follower.offsets[b"t", 0] = 90
+    cluster.fetch()
+    assert is_passed(cluster.fetch())
+    cluster.clock.move(LAG_TIME_MAX_SECONDS + 1)
+    assert is_passed(cluster.fetch())

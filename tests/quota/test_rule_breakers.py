@@ -59,7 +59,7 @@ def honest(side: Throttle, clock: MovedClock, batches: int = 20_000) -> Conversa
 
 
 @pytest.mark.parametrize("version", [3, 12])
-@pytest.mark.parametrize("high_watermark", [-2, -(2**63), 2**63 - 1])
+@pytest.mark.parametrize("high_watermark", [-2, -(2**63), 2**63 - 1, 0])
 def test_answer_of_an_impossible_high_watermark_lifts_no_quota(version: int, high_watermark: int) -> None:
     clock = MovedClock()
     side = throttle(clock)
