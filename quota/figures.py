@@ -44,7 +44,6 @@ MOST_STALE: Final = 2.0  # turns that a link far back may wait for: more was cla
 FLOOR: Final = 0.05  # the part of the granted bytes for what is not the most urgent, so that nothing starves
 CLAIM_SECONDS: Final = 0.4  # how long a claim keeps others waiting if its link does not plan again
 """Also how long a quota's budget is left to a link that waits for the budget of another quota, too."""
-LAPSE_SECONDS: Final = 0.02  # how late a lapse may be noticed: with hundreds of claims one lapses each millisecond
 MOST_FINISHED: Final = 10_000  # replicas whose last turn is remembered; with more ids than that all are forgotten
 
 # A fetch

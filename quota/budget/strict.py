@@ -41,7 +41,7 @@ class StrictQuota(Quota):
             fair = min(fair, rate * TICK_SECONDS)
         share = min(share, fair)
         turn = max(share, ask.next_batch)
-        ahead = self.line.ahead_of(ask.link, replica=ask.replica_id, is_urgent=ask.is_urgent, turn=turn)
+        ahead = self.line.ahead_of(ask.link, replica=ask.replica_id, is_urgent=ask.is_urgent)
         claim = self.line.claims.get(ask.link) if ahead else None
         # Times of the ledger are compared with a new reading of the clock: it has read it since `now`.
         if claim is not None and claim.size <= MOST_STALE * turn and ledger.credit_at(ahead) > ledger.clock():
@@ -66,7 +66,6 @@ class StrictQuota(Quota):
             now + CLAIM_SECONDS,
             replica=ask.replica_id,
             is_urgent=ask.is_urgent,
-            turn=offer.turn,
             share=part.size,
         )
 

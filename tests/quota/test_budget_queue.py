@@ -48,8 +48,22 @@ def test_claim_lapses_when_its_link_does_not_come_back() -> None:
     turns = BudgetQueue(clock)
     turns.wait("stuck", 10, clock.now + 1)
     turns.wait("b", 20, clock.now + 5)
+    assert turns.first() == "stuck"
     clock.move(1.1)
     assert turns.ahead_of("b") == 0
+    assert turns.first() == "b"
+
+
+def test_lapsed_claim_is_not_waited_for_by_urgent_links() -> None:
+    """FLOOR's part gives the others a turn; one that has gone needs none."""
+    clock = MovedClock()
+    turns = BudgetQueue(clock)
+    turns.wait("gone", 10, clock.now + 1)
+    turns.served("urgent", 1_000, is_urgent=True)
+    clock.move(1.1)
+    turns.wait("a", 100, clock.now + 1)
+    turns.wait("b", 20, clock.now + 1, is_urgent=True)
+    assert turns.first() == "b"
 
 
 def test_next_one_is_found_when_an_urgent_link_has_left() -> None:
@@ -69,6 +83,8 @@ def test_place_that_nobody_came_back_for_is_there_for_its_own_link_alone() -> No
     turns.wait("b", 20, clock.now + 1)
     clock.move(1 + STUCK_SECONDS + 0.1)
     turns.ahead_of("a")
+    turns.wait("a", 10, clock.now + 1)
+    turns.served("c", 10, is_urgent=False)
     assert set(turns.claims) == {"a"}
 
 
@@ -124,33 +140,6 @@ def test_urgent_links_are_ahead_of_all_and_keep_their_order() -> None:
     assert turns.ahead_of("a") == 60
     assert [turns.ahead_of(link, is_urgent=True) for link in "bcd"] == [0, 20, 60]
     assert turns.ahead_of("d") == 70
-
-
-def test_place_kept_as_shares_shrink_is_one_turn_behind_served() -> None:
-    """A replica that had a large share while nobody waited would wait for many rounds of small ones."""
-    clock = MovedClock()
-    turns = BudgetQueue(clock)
-    turns.wait("other", 10, clock.now + 1)
-    turns.served("early", 1000, is_urgent=False)
-    turns.wait("early", 500, clock.now + 1, turn=500)
-    turns.wait("late", 10, clock.now + 1, turn=10)
-    for link in ("other", "late"):
-        turns.served(link, 10, is_urgent=False)
-        turns.wait(link, 10, clock.now + 1, turn=10)
-    turns.wait("early", 10, clock.now + 1, turn=10)
-    turns.wait("new", 10, clock.now + 1, turn=10)
-    assert [turns.ahead_of(link) for link in ("early", "late")] == [10, 30]
-
-
-def test_many_claims_of_a_replica_stay_back_as_shares_shrink() -> None:
-    clock = MovedClock()
-    turns = BudgetQueue(clock)
-    for link in "abc":
-        turns.wait(link, 100, clock.now + 1, replica=9, turn=100)
-    turns.wait("honest", 10, clock.now + 1, replica=2, turn=10)
-    for link in "abc":
-        turns.wait(link, 10, clock.now + 1, replica=9, turn=10)
-    assert turns.ahead_of("honest") <= 10
 
 
 def test_turn_another_took_first_costs_the_passed_over_nothing() -> None:
@@ -279,12 +268,12 @@ def test_place_is_lost_though_nobody_waits_any_more() -> None:
     clock = MovedClock()
     line = BudgetQueue(clock)
     for number in range(30):
-        line.wait(number, 10.0, clock.now + 1.0, replica=number, turn=10.0, share=10.0)
+        line.wait(number, 10.0, clock.now + 1.0, replica=number, share=10.0)
     clock.move(1.5)
-    line.ahead_of("other", replica="other", turn=10.0)
+    line.served("other", 10.0, is_urgent=False)
     assert len(line) == 30
     clock.move(STUCK_SECONDS + 1.0)
-    line.ahead_of("other", replica="other", turn=10.0)
+    line.served("other", 10.0, is_urgent=False)
     assert not len(line)
 
 
