@@ -55,7 +55,6 @@ LONGEST_HOLD_SECONDS: Final = 30.0  # a fetch is held no longer: a follower's so
 PASSING_SECONDS: Final = 0.04  # how long a grant may take to pass beside live traffic, whose records wait behind it
 BESIDE_OTHERS: Final = 0.125  # of what passes without a quota: so much more hardly makes an answer longer
 EXPECTED_SECONDS: Final = 5.0  # how long answers are expected to be as one was: full of others, or made to wait
-MUCH_SMALLER: Final = 0.05  # a share that is less than so much of the largest before: another rate is in force
 RANK_SECONDS: Final = 0.5  # how long a ranking is kept: one of thousands of partitions costs more than a fetch
 MOST_OFFERED: Final = 16  # how many partitions a fetch offers to a leader's side that has quotas of its own
 HELD_BYTES: Final = int(0.9 * MOST_HELD)  # granted in an answer that loses its tails: there is more in it than grants

@@ -16,7 +16,7 @@ from msgspec import Struct
 from weir.protocol.steps import PER_STEP, Steps
 from weir.quota.budget.quota import Part, Quota
 from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
-from weir.quota.figures import FLOOR, HELD_BYTES, MOST_OFFERED, MUCH_SMALLER, RANK_SECONDS
+from weir.quota.figures import FLOOR, HELD_BYTES, MOST_OFFERED, RANK_SECONDS
 from weir.quota.side_state import SideState
 
 
@@ -24,7 +24,7 @@ from weir.quota.side_state import SideState
 class _Turn:
     """The next turn of a partition, since it fell behind last."""
 
-    begin: float  # on a scale of bytes
+    begin: float  # on a scale of seconds: what it had counts by the rate that was in force then
     granted_offset: int = UNKNOWN_OFFSET  # the fetch offset at the last grant
 
 
@@ -47,7 +47,6 @@ class GrantQueue:
         self._ranked_for = side.under_min_isr  # the partitions below their min ISR at that time
         self._owed = 0.0  # bytes that FLOOR has given to what is not the most urgent and it has not had yet
         self.last = 0  # bytes of the last grant; 0 while there was none
-        self._largest = 0  # the same of the largest since turns were counted anew
 
     def __iter__(self) -> Iterator[ReplicaPartition]:
         if not self._is_sorted:
@@ -138,6 +137,11 @@ class GrantQueue:
 
     # What became of it
 
+    @property
+    def _scale(self) -> int:
+        """Bytes in a second of the highest rate in force."""
+        return max([quota.rate or 1 for quota in self._side.rules.quotas])
+
     def granted(self, grants: Sequence[Grant], reserved: int, *, by_turns: bool) -> None:
         """Note grants, and the bytes reserved for them (0 where the policy reserves none): others are next."""
         self.last = reserved or sum(cap for _, cap in grants)
@@ -147,33 +151,21 @@ class GrantQueue:
             self._owed -= self.last
         else:
             self._owed += self.last * FLOOR / (1 - FLOOR)
-        self._largest = max(self._largest, self.last)
-        if self.last < MUCH_SMALLER * self._largest:
-            self._count_anew()
         for replica, cap in grants:
             turn = self.turns[replica]
             self._reached = max(self._reached, turn.begin)
-            turn.begin = self._reached + max(cap, replica.batches.next_size)
+            turn.begin = self._reached + max(cap, replica.batches.next_size) / self._scale
             turn.granted_offset = replica.fetch_offset
             self._is_sorted &= turn.begin >= self._furthest
             self._furthest = max(self._furthest, turn.begin)
             del self.waiting[replica]
             self.waiting[replica] = None
 
-    def _count_anew(self) -> None:
-        """Have what was granted in larger shares count as one turn of today's: the rate may be a small part of it."""
-        self._largest, self._furthest, self._is_sorted = self.last, self._reached, False
-        for replica, turn in self.turns.items():
-            known = replica.batches
-            size = max(self.last, known.next_size or known.largest or replica.topic.batches.largest)
-            turn.begin = min(turn.begin, self._reached + size)
-            self._furthest = max(self._furthest, turn.begin)
-
     def brought_some(self, replica: ReplicaPartition, more: int) -> None:
         """Note that an answer had records of a partition, `more` bytes than it was granted: a whole batch."""
         turn = self.turns.get(replica)
-        if turn is not None and more:
-            turn.begin += more
+        if turn is not None:
+            turn.begin += more / self._scale
             self._furthest = max(self._furthest, turn.begin)
             self._is_sorted = False
 
