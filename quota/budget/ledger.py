@@ -194,17 +194,22 @@ class StrictLedger:
 
 
 class Account:
-    """What one link holds of a ledger: reserved for answers to come, or handed over and not known to have arrived."""
+    """What one link holds of a ledger: reserved for the answer to come, or handed over and not known to have come."""
 
-    __slots__ = ("_ledger", "_most", "arrived", "due", "held", "held_back", "unconfirmed")
+    __slots__ = ("_ledger", "_most", "arrived", "due", "held_back", "reserved", "unconfirmed")
 
     def __init__(self, ledger: StrictLedger, most: float) -> None:
         """At most `most` bytes of it may arrive, until `let_arrive` says something else."""
         self._ledger = ledger
         self._most = most
-        self.held = self.held_back = self.due = 0
-        self.unconfirmed = 0  # of `held`: handed over, and not known to have arrived
+        self.reserved = self.held_back = self.due = 0
+        self.unconfirmed = 0  # handed over, and not known to have arrived
         self.arrived = 0  # of an answer that has not passed whole
+
+    @property
+    def held(self) -> int:
+        """All bytes that are set aside."""
+        return self.reserved + self.unconfirmed
 
     @property
     def counted(self) -> int:
@@ -225,33 +230,37 @@ class Account:
 
     def reserve(self, size: int) -> None:
         """Set `size` bytes aside for a request that is about to be forwarded."""
-        self.held += size
+        self.reserved += size
         self._ledger.reserve(size)
         self.let_arrive(self._most)
 
-    def hand_over(self, reserved: int, used: int) -> None:
-        """Note that an answer has `used` bytes, of the `reserved` ones. They stay set aside until `confirm`."""
-        self.held += used - reserved
+    def hand_over(self, used: int) -> None:
+        """Note that the answer has passed whole, with `used` bytes. They stay set aside until `confirm`."""
+        reserved, used = self.reserved, used - self.arrived
+        self.reserved = self.arrived = 0
         self.unconfirmed += used
         self._ledger.hand_over(reserved, used)
         self.let_arrive(self._most)
 
     def confirm(self, used: int) -> None:
         """Note that the follower has received `used` bytes of those handed over."""
-        self.held -= used
         self.unconfirmed -= used
         self._ledger.confirm(used)
         self.let_arrive(self._most)
 
+    def count_as_sent(self, size: int) -> None:
+        """Count `size` bytes of those reserved as sent, though the answer has not passed whole."""
+        self.reserved -= size
+        self._ledger.confirm(size)
+        self.let_arrive(self._most)
+
     def close(self) -> None:
         """Give back everything. What was not held back may have been sent in part, so it counts as sent."""
-        held, counted, self.held = self.held, self.counted, 0
+        held, counted = self.held, self.counted
+        self.reserved = self.unconfirmed = 0
         self.let_arrive(math.inf)
         self._ledger.hand_over(held, counted)
         self._ledger.confirm(counted)
-
-
-Bytes = Mapping[StrictLedger, int]
 
 
 class LinkAccounts:
@@ -261,21 +270,15 @@ class LinkAccounts:
         self._accounts: dict[StrictLedger, Account] = {}
         self._may_arrive = math.inf  # bytes; the others are held back
 
-    def reserve(self, sizes: Bytes, reserved: Bytes | None = None) -> Bytes:
-        """Set aside `sizes` for a fetch, beside what is `reserved` for it. Returns all that is set aside then."""
-        total = dict(reserved or {})
+    def reserve(self, sizes: Mapping[StrictLedger, int]) -> None:
+        """Set aside `sizes` for the fetch that is forwarded, beside what is set aside for it already."""
         for ledger, size in sizes.items():
             self._of(ledger).reserve(size)
-            total[ledger] = total.get(ledger, 0) + size
-        return total
 
-    def hand_over(self, reserved: Bytes, used: Bytes) -> None:
+    def hand_over(self, used: Mapping[StrictLedger, int]) -> None:
         """Note that the answer came, with `used` bytes. These stay reserved until `confirm`; the rest is given back."""
-        for ledger in {**reserved, **used}:
-            account = self._of(ledger)
-            account.hand_over(reserved.get(ledger, 0), used.get(ledger, 0) - account.arrived)
-        for account in self._accounts.values():
-            account.arrived = 0
+        for ledger in {**self._accounts, **used}:
+            self._of(ledger).hand_over(used.get(ledger, 0))
 
     def confirm(self, *, let_arrive: bool = False) -> None:
         """Note that the follower has received everything handed over: the bytes leave the window a second from now.
@@ -288,21 +291,15 @@ class LinkAccounts:
         if let_arrive:
             self.let_arrive(math.inf)
 
-    def arrive(self, reserved: Bytes, size: int) -> Bytes:
-        """Note that `size` bytes have arrived of what was handed over, or else of an answer that has not passed whole.
-
-        `reserved` is what is set aside for such an answer; returns what still is.
-        """
+    def arrive(self, size: int) -> None:
+        """Note that `size` bytes have arrived: of what was handed over, else of an answer that has not passed whole."""
         waiting = [account for account in self._accounts.values() if account.unconfirmed]
         for account in waiting:
             account.confirm(min(account.unconfirmed, size))
-        if waiting:
-            return reserved
-        still = {ledger: max(0, before - size) for ledger, before in reserved.items()}
-        for ledger, left in still.items():
-            self._of(ledger).arrived += reserved[ledger] - left
-            self.count_as_sent({ledger: reserved[ledger] - left})
-        return still
+        for account in [] if waiting else self._accounts.values():
+            arrived = min(size, account.reserved)
+            account.arrived += arrived
+            account.count_as_sent(arrived)
 
     def let_arrive(self, most: float, due: float = 0) -> None:
         """Note that at most `most` bytes may arrive from now on, and `due` more soon: the others are held back."""
@@ -324,11 +321,16 @@ class LinkAccounts:
         waits = [2 * ledger.waiting_links * LEAST_BYTES / ledger.rate for ledger in self._accounts if ledger.rate]
         return max(LONGEST_WAIT_SECONDS, *waits) if waits else LONGEST_WAIT_SECONDS
 
-    def count_as_sent(self, reserved: Bytes) -> None:
-        """Count `reserved` bytes as sent: no answer came, or not in time, and what went of it is not known."""
-        for ledger, size in reserved.items():
-            self._of(ledger).hand_over(size, size)
-            self._of(ledger).confirm(size)
+    def count_as_sent(self) -> None:
+        """Count what is reserved as sent: no answer came, or not in time. What comes after all counts once more."""
+        for account in self._accounts.values():
+            account.count_as_sent(account.reserved)
+
+    def give_up(self) -> None:
+        """Count all that is reserved as sent: the answer does not come any more."""
+        self.count_as_sent()
+        for account in self._accounts.values():
+            account.arrived = 0
 
     def account(self, ledger: StrictLedger) -> Account | None:
         """Return this link's account with a ledger; None where it never had one."""

@@ -76,7 +76,8 @@ def _granted(view: FetchView, plan: FetchPlan) -> InFlight:
     state = view.state
     for quota, part in plan.parts.items():
         quota.line.served(state, part.size, is_urgent=view.ask.is_urgent, replica=view.ask.replica_id)
-    reserved = state.accounts.reserve({one.ledger: part.size for one, part in plan.parts.items() if one.reserves})
+    reserved = {quota.ledger: part.size for quota, part in plan.parts.items() if quota.reserves}
+    state.accounts.reserve(reserved)
     if not state.throttle.takes_out:
         state.accounts.let_arrive(0 if view.ask.is_lent else math.inf)
     state.partitions.queue.granted(plan.grants, max(reserved.values(), default=0), by_turns=view.terms.by_turns)
@@ -87,7 +88,6 @@ def _granted(view: FetchView, plan: FetchPlan) -> InFlight:
         state.sessions.leader.begin_anew()
     return InFlight(
         parts=plan.parts,
-        reserved=reserved,
         grants={replica: max(cap, replica.batches.next_size) for replica, cap in plan.grants},
         asks_all=plan.asks_all,
         grants_are_first=grants_are_first,
@@ -197,7 +197,7 @@ def inclusion(state: LinkState, fetch: InFlight) -> Admit:
             ledgers = [quota.ledger for quota in quotas if quota.reserves]
             if any([ledger.room() < extra for ledger in ledgers]):
                 return Passing.NOTHING
-            fetch.reserved = state.accounts.reserve(dict.fromkeys(ledgers, extra), fetch.reserved)
+            state.accounts.reserve(dict.fromkeys(ledgers, extra))
         return Passing.WHOLE_BATCHES
 
     return admit

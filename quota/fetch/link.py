@@ -16,7 +16,6 @@ from weir.quota.fetch.intake import TooManyPartitions, take_incremental, take_wh
 from weir.quota.fetch.partitions import LinkState
 from weir.quota.fetch.plan import decide
 from weir.quota.fetch.settlement import Settlement
-from weir.quota.fetch.state import InFlight
 from weir.quota.figures import LEAST_BYTES, MOST_PARTITIONS, STUCK_SECONDS
 
 _NO_ERROR = ResponseHead()
@@ -76,7 +75,7 @@ class ReplicaLink(LinkState):
             self.moved_at = self.throttle.clock()
             counted = min(arrived, self.written_off)
             self.written_off -= counted
-            self._arrive(arrived - counted)
+            accounts.arrive(arrived - counted)
         self.on_way = on_way
         on_way -= self.written_off
         accounts.let_arrive(on_way)
@@ -85,10 +84,6 @@ class ReplicaLink(LinkState):
             size = min(most, max(size, LEAST_BYTES))
         accounts.let_arrive(on_way + size, most - size)
         return size
-
-    def _arrive(self, size: int) -> None:
-        fetch = self.in_flight or InFlight()
-        fetch.reserved = self.accounts.arrive(fetch.reserved, size)
 
     def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> None:
         """Take in the answer awaited, which has passed whole: what the leader sent, under `head`."""
@@ -108,9 +103,8 @@ class ReplicaLink(LinkState):
     def abandon(self) -> None:
         """Give up on the answer still to come. It may have been sent in part: what is reserved counts as sent."""
         self.accounts.confirm()
-        fetch, self.in_flight = self.in_flight, None
-        if fetch is not None:
-            self._count_as_sent(fetch)
+        self.in_flight = None
+        self.accounts.give_up()
 
     def release_if_stuck(self) -> None:
         """Count as sent what a stuck peer has not taken: others get the budget before its connection is closed."""
@@ -118,7 +112,7 @@ class ReplicaLink(LinkState):
         is_slow = self.on_way < math.inf
         if now - self.moved_at >= STUCK_SECONDS:
             if is_slow:
-                self._arrive(int(self.on_way) - self.written_off)
+                self.accounts.arrive(int(self.on_way) - self.written_off)
                 self.written_off = int(self.on_way)
                 self.accounts.let_arrive(0)
             else:
@@ -127,13 +121,7 @@ class ReplicaLink(LinkState):
         if fetch is None or (is_slow and fetch.answer_began_at is not None):
             return
         if now - max(fetch.forwarded_at, self.moved_at) >= STUCK_SECONDS + fetch.max_wait_seconds:
-            self._count_as_sent(fetch)
-
-    def _count_as_sent(self, fetch: InFlight) -> None:
-        """Count, once, what went of an answer that never came whole, or hangs: it is not known, but likely."""
-        if fetch.reserved:
-            reserved, fetch.reserved = fetch.reserved, {}
-            self.accounts.count_as_sent(reserved)
+            self.accounts.count_as_sent()
 
     def close(self) -> None:
         """End the link. Even if this fails half way, the link holds nothing of the budget afterwards."""

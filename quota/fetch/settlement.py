@@ -119,9 +119,7 @@ class Settlement:
     def _settle_budget(self) -> None:
         state, fetch, side = self._state, self._fetch, self._state.throttle
         of_waiting, in_sync = self._of_waiting, self._in_sync
-        # taken out first: it is settled once, even if an exception follows
-        reserved, fetch.reserved = fetch.reserved, {}
-        state.accounts.hand_over(reserved, of_waiting)
+        state.accounts.hand_over(of_waiting)
         for quota, part in fetch.parts.items():
             quota.line.settle(state.partitions.replica_id, of_waiting.get(quota.ledger, 0) - part.size)
         for ledger, size in in_sync.items():

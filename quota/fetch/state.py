@@ -14,7 +14,6 @@ from weir.lag.asked_topic import AskedTopic
 from weir.protocol.fetch_response import made_up_entries
 from weir.protocol.header import SIZE
 from weir.quota.batches import BatchSizes
-from weir.quota.budget.ledger import StrictLedger
 from weir.quota.budget.quota import Part, Quota, TopicCoverage
 from weir.quota.figures import STUCK_SECONDS
 
@@ -195,7 +194,6 @@ class InFlight:
     """A forwarded fetch that is not answered yet."""
 
     parts: Mapping[Quota, Part] = field(default_factory=dict)  # what was granted of each quota
-    reserved: Mapping[StrictLedger, int] = field(default_factory=dict)  # bytes of it set aside, and not used yet
     max_bytes: int = 0  # of the whole answer
     grants: Mapping[ReplicaPartition, int] = field(default_factory=dict)  # the bytes that each may bring
     grants_are_first: bool = False  # whether the grants stand in front of everything else

@@ -208,12 +208,13 @@ def test_account_gives_back_all_that_it_holds_when_it_is_closed() -> None:
     ledger = full_ledger(MovedClock())
     account = Account(ledger, math.inf)
     account.reserve(300)
-    account.hand_over(100, 80)
+    account.hand_over(280)
     account.confirm(30)
-    assert (account.held, ledger.reserved) == (250, 250)
+    account.reserve(20)
+    assert (account.held, ledger.reserved) == (270, 270)
     account.close()
     assert (account.held, ledger.reserved) == (0, 0)
-    assert ledger.room() == pytest.approx(1040 - 280, abs=1)  # it may have been sent
+    assert ledger.room() == pytest.approx(1040 - 300, abs=1)  # it may have been sent
 
 
 def test_answer_that_never_came_counts_as_sent() -> None:
@@ -226,17 +227,31 @@ def test_answer_that_never_came_counts_as_sent() -> None:
     assert not ledger.reserved
 
 
-def test_arrived_bytes_of_an_answer_are_taken_off_it_alone() -> None:
+@pytest.mark.parametrize("comes_empty", [True, False])
+def test_arrived_bytes_of_an_answer_are_taken_off_it_alone(comes_empty: bool) -> None:
     """60 KB in sync arrive, the broker hangs, and what is reserved counts as sent: the next answer is whole."""
     clock = MovedClock()
     ledger, accounts = StrictLedger(clock, RATE), LinkAccounts()
     accounts.reserve({ledger: 100_000})
-    accounts.count_as_sent(accounts.arrive({ledger: 100_000}, 60_000))
-    accounts.hand_over({}, {})
+    accounts.arrive(60_000)
+    accounts.count_as_sent()
+    credit = ledger.credit()
+    accounts.hand_over({} if comes_empty else {ledger: 100_000})
+    assert ledger.credit() - credit == (60_000 if comes_empty else -40_000)  # what comes as late counts once more
     accounts.confirm()
     clock.move(5.0)
     accounts.reserve({ledger: 100_000})
-    accounts.hand_over({ledger: 100_000}, {ledger: 100_000})
+    accounts.hand_over({ledger: 100_000})
+    assert ledger.reserved == 100_000
+
+
+def test_arrived_bytes_of_an_answer_given_up_are_not_taken_off_the_next() -> None:
+    ledger, accounts = StrictLedger(MovedClock(), RATE), LinkAccounts()
+    accounts.reserve({ledger: 100_000})
+    accounts.arrive(60_000)
+    accounts.give_up()
+    accounts.reserve({ledger: 100_000})
+    accounts.hand_over({ledger: 100_000})
     assert ledger.reserved == 100_000
 
 

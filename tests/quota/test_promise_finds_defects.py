@@ -72,6 +72,7 @@ def reservations_that_leak(patch: Patch) -> None:
 
     patch.setattr(LinkPartitions, "leave_out", fail)
     patch.setattr(Account, "close", lambda self: None)
+    patch.setattr(LinkAccounts, "give_up", lambda self: None)
     patch.setattr(StrictLedger, "recount", lambda self, reserved: None)
 
 
@@ -162,7 +163,7 @@ def facts_that_go_unnoticed(patch: Patch) -> None:
 def reservations_until_asked_again(patch: Patch) -> None:
     """What is granted to a slow follower stays reserved until it asks again."""
     patch.setattr(LinkAccounts, "let_arrive", lambda self, most, due=0: None)
-    patch.setattr(LinkAccounts, "arrive", lambda self, reserved, size: reserved)
+    patch.setattr(LinkAccounts, "arrive", lambda self, size: None)
 
 
 def lent_and_set_aside(patch: Patch) -> None:
