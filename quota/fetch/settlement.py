@@ -76,9 +76,10 @@ class Settlement:
         for seen in records:
             replica = topic.partitions.get(seen.partition)  # None: the follower does not ask for it any more
             is_throttled = seen.partition in topic.throttled
-            # it was throttled and not in sync when the fetch was planned
+            # it was held to a quota, and not in sync, when the fetch was planned
             is_granted = replica in granted
-            waited = is_throttled and (is_granted or seen.partition in topic.behind or seen.partition in topic.unknown)
+            waited = is_granted or seen.partition in topic.behind or seen.partition in topic.unknown
+            waited = waited and is_throttled and not self._fetch.is_passed
             self._tally(topic, replica, seen, waited=waited)
             self._cut += seen.cut_bytes
             stats.taken_out_bytes += seen.taken_out

@@ -7,11 +7,11 @@ from itertools import cycle
 import pytest
 
 from tests.fakes.clock import MovedClock
-from tests.fakes.conversation import Conversation, Follower, Leader, Log
+from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, worst_second
 from tests.fakes.kafka.take_out import passed, take_out
 from weir.quota.fetch.decisions import Forward
 from weir.quota.scopes import Matching
-from weir.quota.settings import QuotaSettings, ThrottleSettings
+from weir.quota.settings import QuotaSettings, SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
 
@@ -91,3 +91,24 @@ def test_what_was_granted_is_taken_out_once_the_quota_is_0() -> None:
     assert sum(seen.size for topic in answer for seen in topic.records) > 0
     throttle.configure(replace(LISTED, rate=0))
     assert passed(take_out(answer, decision)) == [topic._replace(records=[]) for topic in answer]
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_what_was_asked_for_without_a_quota_is_no_debt_of_one_set_since(side: SideName) -> None:
+    """Else a move would stand still: for 40 s at 1 MB/s, where four links have an answer of 10 MB on its way."""
+    clock = MovedClock()
+    throttle = Throttle(side, 1, clock, replace(LISTED, rate=None))
+    leader = Leader({(b"t", p): Log([10_000] * 20_000) for p in range(10)})
+    talk = Conversation(clock, throttle.link(2), leader, Follower(dict.fromkeys(leader.logs, 0)))
+    talk.run(0.1)
+    decision = talk.next_decision()
+    throttle.configure(LISTED)
+    assert isinstance(decision, Forward)
+    topics = leader.answer(decision.request)
+    talk.link.settle(topics)
+    assert talk.follower.take(topics, clock.now) >= 10 * MB
+    talk.follower.received.clear()
+    begin = clock.now
+    talk.run(5.0)
+    assert mean_rate(talk.follower.received, begin + 1, clock.now) >= 0.95 * MB
+    assert worst_second(talk.follower.received) <= 1.05 * MB
