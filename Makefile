@@ -80,10 +80,11 @@ unit-newest: .venv/.installed
 
 NEWEST_TESTS = tests/access tests/cli tests/control tests/proxy/tls tests/proxy/checkup tests/proxy/test_*.py
 
-# All of them on the Spark of the lock, and a part, marked `oldest_spark`, on the oldest that is supported.
+# All of them on the Spark of the lock, and a part, marked `oldest_spark`, on the oldest that is supported: so few that a
+# second Spark beside the first would cost more than it does.
 spark: .venv/.installed .cache/spark-3.5/.installed
 	$(BIN)/pytest -n 2 --dist loadfile -m "spark and not slow" $(SPARK_TESTS)
-	PYTHONPATH=$(CURDIR)/.cache/spark-3.5 $(BIN)/pytest -n 2 --dist loadfile -m "oldest_spark and spark" tests/pipeline
+	PYTHONPATH=$(CURDIR)/.cache/spark-3.5 $(BIN)/pytest -m "oldest_spark and spark" tests/pipeline
 
 SPARK_TESTS = tests/pipeline $(shell grep -rl 'mark\.spark\b' tests --include='test_*.py')
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import duckdb
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from tests.pipeline.exported import DAY, NOON, Sidecar, link, partition, quota, rows, write_lines
+from tests.pipeline.light import JOBS, tables_of_day
 from weir.pipeline.build import build
 from weir.pipeline.day_report import DayReport, nothing_came
 from weir.pipeline.day_tables import QUARANTINE, TABLES
@@ -21,14 +22,13 @@ from weir.pipeline.days import Days, parse_hour
 from weir.pipeline.duck import frame as duck
 from weir.pipeline.duck.build import build as build_with_duckdb
 from weir.pipeline.duck.read import read_lines
-from weir.pipeline.engine import DUCKDB, SPARK, F
+from weir.pipeline.engine import DUCKDB, SPARK
 from weir.pipeline.errors import BuildError
-from weir.pipeline.lines import Lines, by_partition
 from weir.pipeline.open_tables import connect, published, table_folder
 from weir.pipeline.runs import LocalFiles, Runs
 from weir.pipeline.session import FILE_TASKS, SHUFFLE_TASKS, as_set
 from weir.pipeline.storage import HadoopFiles, Output
-from weir.pipeline.tables import MOVES, PARTITION_RATES, WINDOW_SECONDS
+from weir.pipeline.tables import MOVES
 
 NEXT_DAY = DAY + timedelta(days=1)
 HOUR = timedelta(hours=1)
@@ -122,23 +122,9 @@ def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Job]:
 
 @pytest.fixture
 def light_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> Job:
-    """A job of three tables: `partition_rates` with nothing but bytes, by window, `moves` with a number of lines.
-
-    For tests of how tables are written, whatever is in them: the real ones take a while.
-    """
-
-    def of_day(lines: Lines, _: object, bad: DataFrame, __: object, places: int) -> dict[str, DataFrame]:
-        windows = F.explode(F.array(*map(F.lit, WINDOW_SECONDS))).alias("window")
-        moved = by_partition(lines.partitions, "bytes_unthrottled").select("partition", windows, "bytes_unthrottled")
-        size = F.sum("bytes_unthrottled").alias("bytes")
-        return {
-            PARTITION_RATES.name: moved.repartition(places, "partition").groupBy("partition", "window").agg(size),
-            MOVES.name: lines.partitions.groupBy().agg(F.count(F.lit(1)).alias("lines"), F.max("ended").alias("ended")),
-            QUARANTINE: bad,
-        }
-
-    monkeypatch.setattr("weir.pipeline.build.day_tables", of_day)
-    monkeypatch.setattr("weir.pipeline.duck.build.day_tables", of_day)
+    """The job, of few tables."""
+    for place in JOBS:
+        monkeypatch.setattr(place, tables_of_day)
     return job
 
 

@@ -1,4 +1,4 @@
-"""The job as people start it, in processes of its own: by weir, by spark-submit, and killed."""
+"""The job as people start it, in processes of its own but for a whole build by weir: by spark-submit, and killed."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from datetime import UTC, timedelta
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import duckdb
 import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.installed import Environment
 from tests.pipeline.conftest import FOR_FEW_LINES, NO_PYTHON
 from tests.pipeline.exported import DAY
 from tests.pipeline.many_samples import independent_sums, table_sums
 from tests.quick_java import QUICK_JAVA
+from weir.cli.main import main
 from weir.pipeline.day_tables import QUARANTINE, TABLES
 from weir.pipeline.open_tables import published
 from weir.pipeline.page.read import read_page
@@ -30,7 +34,8 @@ from weir.pipeline.page.write import page_of, summary
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
-WEIR = (sys.executable, "-m", "weir", "report", "build", "--master", "local[2]")
+BUILD = ("report", "build", "--master", "local[2]")
+DUCKDB = (sys.executable, "-m", "weir", "report", "build")
 PYSPARK = Path(pyspark.__file__).parent
 SUBMIT = (
     str(PYSPARK / "bin" / "spark-submit"),
@@ -106,7 +111,7 @@ def _contents(tables: Path) -> dict[str, list[Any]]:
 
 
 class Killed(NamedTuple):
-    """A build by weir whose JVM was killed as soon as a table's file was there."""
+    """A build by weir, of few tables, whose JVM was killed as soon as a table's file was there."""
 
     tables: Path
     java: list[str]  # the JVM's command line
@@ -119,7 +124,7 @@ class Killed(NamedTuple):
 def killed(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Killed:
     """SIGKILL, as the kernel kills a JVM for want of memory. What Python asks of it afterwards fails as well."""
     tables = tmp_path_factory.mktemp("built") / "tables"
-    with _started(WEIR, samples, tables) as build:
+    with _started((sys.executable, "-m", "tests.pipeline.light", *BUILD), samples, tables) as build:
         try:
             _wait_until_staging(build, tables)
             (jvm,) = Path(f"/proc/{build.pid}/task/{build.pid}/children").read_text().split()
@@ -132,11 +137,44 @@ def killed(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Killed:
     return Killed(tables, java, build.returncode, error.splitlines(), published(tables))
 
 
+def _built_by_weir(samples: Path, tables: Path, spark: SparkSession) -> list[str]:
+    """Build on the session of all tests, for the killed build has shown how weir starts one; return what was said."""
+    out, error = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(error):
+        patch.setattr("weir.cli.report.start_spark", lambda *_: spark)
+        patch.setattr("weir.pipeline.build.stop", lambda _: None)
+        status = main([*BUILD, "--input", str(samples), "--output", str(tables), *RANGE])
+    assert (status, error.getvalue()) == (0, "")
+    return out.getvalue().splitlines()
+
+
+def _built_by_spark_submit(samples: Path, tables: Path, folder: Path, wheel: Path) -> list[str]:
+    """Build where there is the wheel and the job's own file, and no weir that is installed; return what was said.
+
+    Spark compiles all queries, as it does by itself.
+    """
+    flat = folder / "flat"
+    flat.mkdir()
+    for file in samples.rglob("*.jsonl*"):
+        shutil.copy(file, flat)
+    (tables.parent / "spark-defaults.conf").write_text("spark.sql.shuffle.partitions 2\n")
+    python = Environment(folder / "env").bin / "python"
+    command = (*SUBMIT, "--py-files", str(wheel), str(shutil.copy(JOB, folder)))
+    status, said, errors = _run(command, flat, tables, PYTHONPATH="", PYSPARK_PYTHON=str(python))
+    assert status == 0, errors
+    return said
+
+
 @pytest.fixture(scope="module")
-def built(samples: Path, killed: Killed) -> tuple[Path, list[str]]:
-    """The tables that weir built where a build was killed before, and what it said."""
-    status, said, errors = _run(WEIR, samples, killed.tables)
-    assert (status, errors) == (0, [])
+def built(
+    samples: Path, killed: Killed, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> tuple[Path, list[str]]:
+    """The tables where a build was killed, and what was said: by spark-submit, on the oldest Spark by weir."""
+    if pyspark.__version__.startswith("3."):
+        said = _built_by_weir(samples, killed.tables, request.getfixturevalue("spark"))
+    else:
+        folder = tmp_path_factory.mktemp("submitted")
+        said = _built_by_spark_submit(samples, killed.tables, folder, request.getfixturevalue("wheel"))
     return killed.tables, said
 
 
@@ -151,7 +189,7 @@ def test_killed_jvm_is_one_sentence_and_readers_see_nothing(killed: Killed) -> N
 
 
 @pytest.mark.oldest_spark
-def test_weir_builds_the_tables(samples: Path, built: tuple[Path, list[str]]) -> None:
+def test_tables_have_the_sums_of_plain_python(samples: Path, built: tuple[Path, list[str]]) -> None:
     """What it says is on stdout; every sum is that of plain Python, to the last digit, read by DuckDB."""
     tables, said = built
     (day,) = said
@@ -177,30 +215,9 @@ def test_page_is_made_of_the_tables(built: tuple[Path, list[str]]) -> None:
     assert "topic-0" in page_of(contents, UTC)
 
 
-def test_spark_submit_with_the_wheel_builds_the_same_tables(
-    samples: Path, built: tuple[Path, list[str]], tmp_path: Path, wheel: Path
-) -> None:
-    """Where the driver starts there is the wheel and the job's own file, and no weir that is installed.
-
-    Spark compiles all queries, as it does by itself.
-    """
-    flat = tmp_path / "flat"
-    flat.mkdir()
-    for file in samples.rglob("*.jsonl*"):
-        shutil.copy(file, flat)
-    (tmp_path / "spark-defaults.conf").write_text("spark.sql.shuffle.partitions 2\n")
-    python = Environment(tmp_path / "env").bin / "python"
-    job = str(shutil.copy(JOB, tmp_path))
-    command = (*SUBMIT, "--py-files", str(wheel), job)
-    status, said, errors = _run(command, flat, tmp_path / "tables", PYTHONPATH="", PYSPARK_PYTHON=str(python))
-    assert status == 0, errors
-    assert said == built[1]
-    assert _contents(tmp_path / "tables") == _contents(built[0])
-
-
 def test_duckdb_builds_the_same_tables(samples: Path, built: tuple[Path, list[str]], tmp_path: Path) -> None:
     """Without Java."""
-    status, said, errors = _run(WEIR[:-2], samples, tmp_path / "tables", JAVA_HOME="/nowhere", PATH="")
+    status, said, errors = _run(DUCKDB, samples, tmp_path / "tables", JAVA_HOME="/nowhere", PATH="")
     assert (status, errors) == (0, [])
     assert said == built[1]
     assert _contents(tmp_path / "tables") == _contents(built[0])
@@ -208,7 +225,7 @@ def test_duckdb_builds_the_same_tables(samples: Path, built: tuple[Path, list[st
 
 def test_missing_input_is_told_in_a_sentence(tmp_path: Path) -> None:
     """By DuckDB; by Spark in test_hdfs.py."""
-    status, said, errors = _run((*WEIR[:-2], "--engine", "duckdb"), tmp_path / "nowhere", tmp_path / "tables")
+    status, said, errors = _run((*DUCKDB, "--engine", "duckdb"), tmp_path / "nowhere", tmp_path / "tables")
     assert (status, said) == (1, [])
     assert errors[-1].startswith("weir: there is no ")
     assert not any(line.startswith(("Traceback", "\tat ")) for line in errors)

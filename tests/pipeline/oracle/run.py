@@ -15,12 +15,16 @@ DAY = timedelta(days=1)
 Build = Callable[[Path, Path, datetime, datetime], Iterable[DayReport]]
 
 
-def run(build: Build, folder: Path, seed: int, *, early: bool) -> list[str]:
-    """Build a world and return how its tables differ; `early`: before the samples that come late, too."""
+def run(build: Build, folder: Path, seed: int, *, early: bool, days: int = 2) -> list[str]:
+    """Build a world and return how its tables differ; `early`: before the samples that come late, too.
+
+    The last of its two days is built, or both.
+    """
+    first = MIDNIGHT - (days - 1) * DAY
     samples, tables = folder / "samples", folder / "tables"
     made = world(seed)
     for late in (False, True):
         made.write(samples, late=late)
         if early or late:
-            list(build(samples, tables, MIDNIGHT - DAY, MIDNIGHT + DAY))
-    return differences(samples, tables, [(MIDNIGHT - DAY).date(), MIDNIGHT.date()])
+            list(build(samples, tables, first, MIDNIGHT + DAY))
+    return differences(samples, tables, [(first + number * DAY).date() for number in range(days)])
