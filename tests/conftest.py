@@ -6,6 +6,7 @@ The profile is global, so it is loaded here and not where some folder's tests wo
 Hypothesis's own profile for CI is its parent.
 """
 
+import re
 import shutil
 import signal
 import sys
@@ -32,32 +33,56 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 BEGUN_FIRST = (
+    "integration/trio/",
     "lab/test_demo_integration.py",
     "integration/test_export.py",
     "integration/test_rolling_start.py",
     "integration/test_move_faults.py",
     "integration/test_upgrade.py",
 )
-"""Files that take minutes: begun late, one of them would keep a worker busy when the others have ended."""
+"""What takes a worker minutes: begun late, a file or folder would keep it busy when the others have ended."""
 
 COMPUTING = {"deploy", "lag", "limits", "pipeline", "planning", "protocol", "quota", "samples"}
 """Folders in which no test measures time, but for those on brokers: a moved clock, or none."""
 
-ONE_WORKER = "tests/integration/pair/"
-"""A folder whose files share brokers."""
+OF_BROKERS = re.compile("integration|browser")
+"""What a file of those folders has in it where a test of it is on brokers, or opens a page."""
+
+TESTS = Path(__file__).parent
+
+ONE_WORKER = ("tests/integration/pair/", "tests/integration/trio/")
+"""Folders whose files share brokers."""
 
 
 class _ByBrokers(LoadScopeScheduling):  # type: ignore[misc] # xdist has no annotations
     """Gives each worker files, and those that share brokers to one of them."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return ONE_WORKER if nodeid.startswith(ONE_WORKER) else nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        return next((folder for folder in ONE_WORKER if file.startswith(folder)), file)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
     """Return it in place of `--dist loadfile`'s own."""
     return _ByBrokers(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Read no folder, or file, in which no test can have the mark that is asked for first: each takes a while to read.
+
+    `computes` is set below, in some folders alone; there, tests on brokers say so, or open a page.
+    """
+    wanted = config.getoption("markexpr", "")
+    folder = collection_path.relative_to(TESTS).parts[:1] if collection_path.is_relative_to(TESTS) else ()
+    if not folder or folder[0].endswith(".py"):
+        return None
+    if wanted.startswith("computes "):
+        return folder[0] not in COMPUTING or None
+    if wanted.startswith("(integration or long) and not computes ") and folder[0] in COMPUTING:
+        is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+        return (is_test and not OF_BROKERS.search(collection_path.read_text())) or None
+    return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -73,8 +98,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_on_brokers = item.get_closest_marker("integration") is not None
         if not is_on_brokers and file.partition("/")[0] in COMPUTING and item.get_closest_marker("long"):
             item.add_marker(pytest.mark.computes)
-        place = BEGUN_FIRST.index(file) if file in BEGUN_FIRST else len(BEGUN_FIRST) + (not is_on_brokers)
-        places[item.nodeid] = place
+        last = len(BEGUN_FIRST) + (not is_on_brokers)
+        places[item.nodeid] = next((n for n, first in enumerate(BEGUN_FIRST) if file.startswith(first)), last)
     items.sort(key=lambda item: places[item.nodeid])
 
 

@@ -1,13 +1,10 @@
-"""Fetch sessions on real brokers: no full fetch in the steady state, and what is lost or changed heals by itself."""
-
-from collections import Counter
+"""Fetch sessions on real brokers: what is lost or changed heals by itself. The steady state: trio/."""
 
 import pytest
 
 from tests.integration.moves import (
     MB,
     assert_identical,
-    assert_keeps,
     assert_rate,
     assert_throttled,
     filled,
@@ -16,41 +13,12 @@ from tests.integration.moves import (
     throttle,
     wait_for_bytes,
 )
-from weir.lab.cluster import Cluster
-from weir.lab.modes import CORNERS, MODES, Mode
+from tests.integration.sessions import full_fetches
+from weir.lab.modes import MODES, NEWEST
 
 pytestmark = pytest.mark.integration
 
-NEWEST = CORNERS[-1]
 RATE = 2 * MB
-
-
-def full_fetches(cluster: Cluster) -> Counter[str]:
-    """How many full fetches followers sent to sidecars, and sidecars to the next hop."""
-    counts: Counter[str] = Counter()
-    for sidecar in cluster.sidecars.values():
-        for sample in sidecar.metrics().samples("weir_full_fetches_total"):
-            counts[sample.labels["sender"]] += int(sample.value)
-    return counts
-
-
-@pytest.mark.parametrize("seconds", [6, pytest.param(60, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("mode", CORNERS[1:], ids=lambda mode: mode.name)
-def test_no_full_fetch_is_sent_while_a_move_is_throttled(mode: Mode, seconds: int) -> None:
-    """The leader's sidecar counts what the follower's sidecar sends. What it sends to the broker it counts itself."""
-    with mode.cluster(2, sidecars=True) as cluster:
-        topic = filled(cluster, "orders", [1], (seconds + 4) * RATE)
-        cluster.create_topic("idle", {partition: [1, 2] for partition in range(50)})
-        cluster.sidecars[1].put_throttle(throttle(topic, leader=RATE))
-        with moving(cluster, [topic], [1, 2], seconds=seconds + 30) as received:
-            wait_for_bytes(cluster, received, RATE)
-            before = full_fetches(cluster)
-            wait_for_bytes(cluster, received, (seconds + 1) * RATE, seconds=seconds + 20)
-            assert full_fetches(cluster) == before
-        assert_keeps(received.series(), RATE)
-        assert_identical(cluster, [topic], 1, 2)
-        assert_throttled(cluster, 1, "leader")
-        cluster.check_logs()
 
 
 def test_leader_with_two_slots_for_sessions_is_moved_from() -> None:

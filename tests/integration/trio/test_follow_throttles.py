@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 from typing import Any
 
 import pytest
@@ -22,9 +22,10 @@ from tests.integration.moves import (
     rate_between,
     wait_for_bytes,
 )
+from tests.integration.trio.throttles import PART, in_force, nothing, on, seconds_until
 from weir.control.cluster_admin import Partition
 from weir.lab.cluster import Cluster
-from weir.lab.modes import MODES, NEWEST
+from weir.lab.modes import NEWEST
 from weir.lab.settings import configs_tool
 from weir.planning.reassignment_json import format_reassignment
 from weir.quota.figures import WINDOW_SECONDS
@@ -32,7 +33,6 @@ from weir.quota.settings import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, L
 
 pytestmark = pytest.mark.integration
 
-PART = 0.98
 IN_FORCE_SECONDS = 4.0
 """bench.follow measures the promised 2 s; another test may take the processor here for a second or two."""
 GONE_SECONDS = 5.0 + IN_FORCE_SECONDS  # a rate that was removed stays for five seconds
@@ -53,25 +53,7 @@ OF_TOOLS = [
 _number = count(1)
 
 
-@pytest.fixture(scope="module")
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    followed = {"cluster": {"follow_throttles": True, "followed_part": PART}}
-    with MODES[request.param].cluster(3, sidecars=True, poll_isr=True, sidecar_tables=followed) as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def nothing_left(cluster: Cluster) -> Iterator[None]:
-    """A test that fails leaves no throttle to those after it."""
-    yield
-    cluster.admin.clear_native_throttle(cluster.broker_ids, {topic for topic, _ in cluster.admin.partitions()})
-
-
-def on(*modes: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("cluster", modes, indirect=True)
-
-
-with_tools = pytest.mark.parametrize(("cluster", "tools"), OF_TOOLS, indirect=["cluster"], scope="module")
+with_tools = pytest.mark.parametrize(("mode", "tools"), OF_TOOLS, indirect=["mode"], scope="package")
 
 
 def new_topic(cluster: Cluster, size: int, partitions: int = 5) -> str:
@@ -80,31 +62,6 @@ def new_topic(cluster: Cluster, size: int, partitions: int = 5) -> str:
 
 def followed(*rates: tuple[str, int]) -> dict[str, int]:
     return {name: int(PART * rate) for name, rate in rates}
-
-
-def in_force(cluster: Cluster, broker_id: int) -> dict[str, Any]:
-    table: dict[str, Any] = cluster.sidecars[broker_id].throttle()
-    return {key: value for key, value in table.items() if key not in ("layers", "sources")}
-
-
-def seconds_until(cluster: Cluster, what: str, tables: Mapping[int, dict[str, Any]]) -> float:
-    """Wait until these are in force by broker id; returns the seconds (s) that it took."""
-    found: dict[int, dict[str, Any]] = {}
-
-    def is_so() -> bool:
-        found.update({broker_id: in_force(cluster, broker_id) for broker_id in tables})
-        return found == tables
-
-    begin = monotonic()
-    try:
-        cluster.wait_for(what, is_so, 20, poll_seconds=0.02)
-    finally:
-        assert found == tables
-    return monotonic() - begin
-
-
-def nothing(cluster: Cluster) -> dict[int, dict[str, Any]]:
-    return {broker_id: {"topics": {}} for broker_id in cluster.broker_ids}
 
 
 def run_tool(cluster: Cluster, version: str, main_class: str, *commands: tuple[str, ...]) -> None:
@@ -183,7 +140,6 @@ def test_kafka_reassign_partitions_drives_the_sidecars(cluster: Cluster, tools: 
     assert seconds_until(cluster, "no throttle", nothing(cluster)) < GONE_SECONDS
     assert cluster.native_throttles([topic]) == {}
     assert_identical(cluster, [topic], 1, 2)
-    cluster.check_logs()
 
 
 @with_tools
@@ -246,7 +202,6 @@ def test_calls_of_cruise_control_throttle_without_a_gap(cluster: Cluster) -> Non
     cluster.admin.clear_native_throttle([], [topic])
     assert seconds_until(cluster, "no throttle", nothing(cluster)) < IN_FORCE_SECONDS
     assert_identical(cluster, [topic], 1, 2)
-    cluster.check_logs()
 
 
 @on(*OF_FAULTS)
@@ -272,7 +227,6 @@ def test_move_with_kafkas_throttle_outlives_its_lists(cluster: Cluster) -> None:
         cluster.admin.wait_for_reassignments(60)
     cluster.admin.clear_native_throttle([1], [topic])
     assert_identical(cluster, [topic], 1, 2)
-    cluster.check_logs()
 
 
 @on(NEWEST.name)

@@ -11,31 +11,23 @@ import pytest
 
 from tests.integration.move_commands import MB, MoveCommands, json_of
 from tests.integration.moves import LONG, filled
+from tests.integration.trio.throttles import on
 from tests.throttle_names import LEADER_RATE
 from weir.lab.cluster import Cluster
 from weir.lab.modes import NEWEST
 from weir.lab.produce import LiveProducer
 from weir.planning.move_throttle import Standing
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, on(NEWEST.name)]
 
 SECONDS = 32.0
 SIZE = 20 * MB
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    followed = {"cluster": {"follow_throttles": True}}
-    with NEWEST.cluster(2, sidecars=True, poll_isr=True, sidecar_tables=followed) as cluster:
-        yield cluster
-        cluster.check_logs()
 
 
 @pytest.fixture
 def move(cluster: Cluster, tmp_path: Path) -> Iterator[MoveCommands]:
     commands = MoveCommands(cluster, tmp_path)
     yield commands
-    commands.admin.clear_native_throttle(cluster.broker_ids, ())
     commands.admin.close()
 
 

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from time import sleep
 
 import pytest
 
 from tests.integration.moves import MB, assert_identical, assert_rate, filled, moving, now, rate_between, wait_for_bytes
+from tests.integration.trio.throttles import on
 from weir.control.cluster_admin import Partition
 from weir.lab.cluster import Cluster
-from weir.lab.modes import MODES, NEWEST
+from weir.lab.modes import NEWEST
 from weir.quota.settings import (
     FOLLOWER_RECOVERY_RATE,
     LEADER_REASSIGNMENT_RATE,
     LEADER_RECOVERY_RATE,
 )
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, on(NEWEST.name, "zookeeper-2.8")]
 
 RATE = MB
 LEADER, TARGET, RETURNING = 1, 2, 3
-
-
-@pytest.fixture(scope="module", params=[NEWEST.name, "zookeeper-2.8"])
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    with MODES[request.param].cluster(3, sidecars=True, poll_isr=True) as running:
-        yield running
 
 
 def patch(cluster: Cluster, table: dict[str, object]) -> None:
@@ -98,4 +92,3 @@ def test_quota_of_some_peers_and_topics_holds_for_them_alone(cluster: Cluster) -
         cluster.sidecars[LEADER].patch_throttle({"quotas": None})
         cluster.admin.wait_for_reassignments(60)
     assert_identical(cluster, [slow, fast], LEADER, TARGET)
-    cluster.check_logs()
