@@ -21,12 +21,15 @@ CAPTURES = [
 ]
 """The marks of a module whose tests capture connections."""
 
+LIVE_RATE = 20
+"""Records/s: one is on its way whenever something is cut, and each is looked at."""
+
 
 @contextmanager
 def unharmed(cluster: HostedCluster, live: str, p99_seconds: float = 5.0) -> Iterator[LiveProducer]:
     """Produce with acks=all while the block runs: every acked record is there once, and no ISR has shrunk."""
     shrunk = shrinks(cluster)
-    with LiveProducer(cluster.bootstrap_servers, live, [0], rate=50) as producer:
+    with LiveProducer(cluster.bootstrap_servers, live, [0], rate=LIVE_RATE) as producer:
         yield producer
     assert_read_once(cluster, live, producer)
     assert shrinks(cluster) == shrunk

@@ -56,16 +56,20 @@ def cluster() -> Iterator[HostedCluster]:
 
 
 @pytest.fixture
-def topics(cluster: HostedCluster) -> Iterator[tuple[str, str]]:
-    """A topic that is moved, and one that is produced to; sidecars are stopped afterwards, their throttles gone."""
-    number = next(_numbers)
-    moved = filled(cluster, f"moved-{number}", [LEADER], 16 * MB)
-    live = f"live-{number}"
-    cluster.create_topic(live, {0: [LEADER, PEER]})
-    yield moved, live
+def live(cluster: HostedCluster) -> Iterator[str]:
+    """A topic that is produced to; sidecars are stopped afterwards, their throttles gone."""
+    topic = f"live-{next(_numbers)}"
+    cluster.create_topic(topic, {0: [LEADER, PEER]})
+    yield topic
     for sidecar in cluster.sidecars.values():
         if sidecar.alive:
             sidecar.kill()
+
+
+@pytest.fixture
+def topics(cluster: HostedCluster, live: str) -> tuple[str, str]:
+    """A topic that is moved, and one that is produced to."""
+    return filled(cluster, f"moved-of-{live}", [LEADER], 16 * MB), live
 
 
 def put_in(cluster: HostedCluster, topic: str, *brokers: int, **capture: Any) -> None:
@@ -172,18 +176,17 @@ def _lives_when_asked(sidecar: Sidecar) -> bool:
     return sidecar.alive
 
 
-def test_sidecar_is_in_the_path_only_while_it_throttles(cluster: HostedCluster, topics: tuple[str, str]) -> None:
+def test_sidecar_is_in_the_path_only_while_it_throttles(cluster: HostedCluster, live: str) -> None:
     """In and out ten times at the leader, each within 10 s of a throttle.
 
     Each time the follower makes its connection anew and waits for a second (replica.fetch.backoff.ms), so records wait.
     """
-    moved, live = topics
     with unharmed(cluster, live, p99_seconds=15):
         sidecar = cluster.put_in(LEADER, {"when": "throttled"})
         sidecar.wait_until("/readyz", 20)
         assert links(sidecar, "leader") == 0
         for _ in range(10):
-            sidecar.put_throttle(throttle(moved, leader=RATE))
+            sidecar.put_throttle(throttle(live, leader=RATE))
             cluster.wait_for("in the path", lambda: links(sidecar, "leader") > 0, 30)
             assert sidecar.metrics().value("weir_captured") == 1
             sidecar.delete_throttle()
@@ -206,9 +209,8 @@ def test_bytes_of_clients_past_the_sidecar_count_beside_a_move(cluster: HostedCl
     assert read < after.outgoing - before.outgoing < 2.5 * read  # what comes unasked at the end is not read
 
 
-def test_client_on_the_same_port_is_left_alone(cluster: HostedCluster, topics: tuple[str, str]) -> None:
+def test_client_on_the_same_port_is_left_alone(cluster: HostedCluster, live: str) -> None:
     """Its connection stands through all of it, and passes no sidecar."""
-    _, live = topics
     with socket.create_connection((cluster.hosts.address(LEADER), PORT), timeout=5) as client:
         with unharmed(cluster, live):
             put_in(cluster, live, LEADER)
@@ -370,9 +372,7 @@ def test_ipv6_is_captured_too() -> None:
         assert_identical(cluster, [moved], 1, 2)
 
 
-def test_sidecar_without_a_file_finds_its_broker(
-    cluster: HostedCluster, topics: tuple[str, str], tmp_path: Path
-) -> None:
+def test_sidecar_without_a_file_finds_its_broker(cluster: HostedCluster, live: str, tmp_path: Path) -> None:
     """And answers at an address that other machines reach, to who shows the token."""
     server = cluster.places[PEER].client_address
     admin, token = f"{server.rpartition(':')[0]}:9690", tmp_path / "token"

@@ -121,16 +121,20 @@ def secured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture
-def topics(secured: Secured) -> Iterator[tuple[list[str], str]]:
-    """Two topics that are moved, of two leaders, and one that is produced to; sidecars are stopped afterwards."""
-    cluster, number = secured.cluster, next(_numbers)
-    moved = [filled(cluster, f"moved-{number}-{leader}", [leader], 12 * MB) for leader in LEADERS]
-    live = f"live-{number}"
-    cluster.create_topic(live, {0: [LEADER, PEER]})
-    yield moved, live
-    for sidecar in cluster.sidecars.values():
+def live(secured: Secured) -> Iterator[str]:
+    """A topic that is produced to; sidecars are stopped afterwards."""
+    topic = f"live-{next(_numbers)}"
+    secured.cluster.create_topic(topic, {0: [LEADER, PEER]})
+    yield topic
+    for sidecar in secured.cluster.sidecars.values():
         if sidecar.alive:
             sidecar.kill()
+
+
+@pytest.fixture
+def topics(secured: Secured, live: str) -> tuple[list[str], str]:
+    """Two topics that are moved, of two leaders, and one that is produced to."""
+    return [filled(secured.cluster, f"moved-of-{live}-{leader}", [leader], 12 * MB) for leader in LEADERS], live
 
 
 @contextmanager
@@ -257,8 +261,7 @@ def test_replication_over_tls_goes_on_past_a_killed_sidecar(secured: Secured, to
 
 
 @pytest.mark.parametrize("secured", ["SSL"], indirect=True)
-def test_sidecar_comes_into_tls_and_goes_with_each_throttle(secured: Secured, topics: tuple[list[str], str]) -> None:
-    _, live = topics
+def test_sidecar_comes_into_tls_and_goes_with_each_throttle(secured: Secured, live: str) -> None:
     cluster = secured.cluster
     with unharmed(cluster, live, p99_seconds=15):
         secured.put_in((LEADER,), when="throttled")
@@ -272,8 +275,7 @@ def test_sidecar_comes_into_tls_and_goes_with_each_throttle(secured: Secured, to
 
 
 @pytest.mark.parametrize("secured", ["SSL"], indirect=True)
-def test_sidecar_that_takes_no_follower_goes_out_of_their_way(secured: Secured, topics: tuple[list[str], str]) -> None:
-    _, live = topics
+def test_sidecar_that_takes_no_follower_goes_out_of_their_way(secured: Secured, live: str) -> None:
     cluster = secured.cluster
     with unharmed(cluster, live, p99_seconds=15):
         sleep(1)

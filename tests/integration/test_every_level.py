@@ -38,7 +38,7 @@ def test_every_kind_of_log_moves_at_the_quota_and_arrives_whole(mode: Mode) -> N
         cluster.create_topic("live", {0: [1, 2]})
         cluster.sidecars[1].put_throttle(throttle(*kinds.topics, leader=RATE))
         with (
-            LiveProducer(cluster.bootstrap_servers, "live", [0], rate=100) as producer,
+            LiveProducer(cluster.bootstrap_servers, "live", [0], rate=30) as producer,
             moving(cluster, kinds.topics, [1, 2]) as received,
         ):
             pass

@@ -97,7 +97,7 @@ def test_replicas_in_a_log_folder_that_failed_lag_alone(mode: Mode) -> None:
         topic, partitions = "folders", set(range(10))
         cluster.admin.create_topic(topic, {partition: [1, 2] for partition in partitions})
         cluster.wait_for("all in sync", lambda: cluster.is_in_sync(topic), 30)
-        with LiveProducer(cluster.bootstrap_servers, topic, sorted(partitions), rate=100, acks=1):
+        with LiveProducer(cluster.bootstrap_servers, topic, sorted(partitions), rate=40, acks=1):
             wait_for_fetches(cluster, 1, topic, 2, partitions)
             failed = {partition for partition in partitions if (second / f"{topic}-{partition}").is_dir()}
             assert set() < failed < partitions
@@ -136,7 +136,7 @@ def test_replicas_lag_whose_leaders_are_mistaken_for_each_other(cluster: Cluster
     text = sidecar.config.read_text()
     first, third = (f'"upstream" = "{cluster.places[leader].advertised_address}"' for leader in leaders.values())
     assert first in text and third in text
-    with LiveProducer(cluster.bootstrap_servers, topic, sorted(leaders), rate=50, acks=1):
+    with LiveProducer(cluster.bootstrap_servers, topic, sorted(leaders), rate=20, acks=1):
         for partition, leader in leaders.items():
             wait_for_fetches(cluster, leader, topic, 2, {partition})
         cluster.kill_sidecar(2)

@@ -104,7 +104,7 @@ def test_cluster_in_use_gets_sidecars_and_is_rid_of_them() -> None:
         topic = filled(cluster, "orders", [1], 20 * MB)
         cluster.create_topic("live", {0: [1, 2]})
         live = cluster.bootstrap_servers, "live", [0]
-        with LiveConsumer(*live) as consumer, LiveProducer(*live, rate=50) as producer:
+        with LiveConsumer(*live) as consumer, LiveProducer(*live, rate=20) as producer:
             for broker_id in (2, 1):
                 own = {key: after[broker_id][key] for key in OF_LISTENERS}
                 restart_with(cluster, broker_id, {**before[broker_id], **own})
