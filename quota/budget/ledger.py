@@ -61,7 +61,11 @@ class StrictLedger:
 
     @property
     def _most_kept(self) -> float:
-        return (self.rate or 0) * (self._saved_seconds if self.waiting_links else CREDIT_SECONDS)
+        least = (self.rate or 0) * CREDIT_SECONDS
+        if not self.waiting_links:
+            return least
+        # Beyond that only as much as the window has room for: else a burst that fills it would repeat each second.
+        return max(least, min((self.rate or 0) * self._saved_seconds, self._limit() - self._sent_bytes - self.reserved))
 
     def credit(self) -> float:
         """Return the bytes that the credit allows now; negative while a debt is paid. Needs a rate."""
