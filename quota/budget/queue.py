@@ -97,9 +97,10 @@ class BudgetQueue:
         if claim is not None:
             self._reached = max(self._reached, start)
         self.leave(link)
-        long_ago = self._clock() - STUCK_SECONDS
-        for lapsed in [claim.link for claim in self._line if claim.until < long_ago]:
-            self.leave(lapsed)
+        if self._line:
+            long_ago = self._clock() - STUCK_SECONDS
+            for lapsed in [claim.link for claim in self._line if claim.until < long_ago]:
+                self.leave(lapsed)
         if not self.claims or len(self._finished) > MOST_FINISHED:
             self._finished = {}  # nobody waits: nothing had so far counts (or ids are made up)
         else:

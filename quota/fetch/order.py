@@ -140,7 +140,8 @@ class GrantQueue:
     @property
     def _scale(self) -> int:
         """Bytes in a second of the highest rate in force."""
-        return max([quota.rate or 1 for quota in self._side.rules.quotas if quota.limits], default=1)
+        quotas = self._side.rules.quotas
+        return max([one.ledger.rate or 1 for one in quotas if not one.is_observed], default=1)
 
     def granted(self, grants: Sequence[Grant], reserved: int, *, by_turns: bool) -> None:
         """Note grants, and the bytes reserved for them (0 where the policy reserves none): others are next."""
