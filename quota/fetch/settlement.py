@@ -182,6 +182,8 @@ class Settlement:
         if fetch.grants and (self._waited or self._unthrottled):
             state.answer_seconds = self._now - fetch.forwarded_at
             state.most_beside_live = self._most_beside_live()
+            passing = max(self._now - began_at, TICK_SECONDS)
+            state.pace = (self._throttled + self._unthrottled) / passing
 
     def _most_beside_live(self) -> float:
         """Return how much the link carries while a live record may wait, by the answer that is settled."""
