@@ -122,10 +122,10 @@ class ReplicaLink(LinkState):
         fetch = self.in_flight
         if fetch is None or (is_slow and fetch.answer_began_at is not None):
             return
-        if fetch.answer_began_at is not None and not self.throttle.takes_out:
-            if now - fetch.answer_began_at >= LATE_SECONDS and self.pace < math.inf:
-                self.accounts.let_arrive(max(LEAST_BYTES, self.pace * WINDOW_SECONDS))  # more cannot come in a second
-                return
+        began_at = now if fetch.answer_began_at is None else fetch.answer_began_at
+        if not self.throttle.takes_out and self.pace < math.inf and now - began_at >= LATE_SECONDS:
+            self.accounts.let_arrive(max(LEAST_BYTES, self.pace * WINDOW_SECONDS))  # more cannot come in a second
+            return
         if now - max(fetch.forwarded_at, self.moved_at) >= STUCK_SECONDS + fetch.max_wait_seconds:
             self.accounts.count_as_sent()
 
