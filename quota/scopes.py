@@ -42,13 +42,14 @@ class ClusterFacts:
     """When the cluster was asked for `adding` (clock seconds)."""
     appeared: dict[tuple[bytes, int], Appeared] = field(default_factory=dict)
     """What is asked for since then, by topic (as on the wire) and follower: nobody has told yet whether it is added."""
+    appeared_count: int = 0  # partitions of them
     _added_anywhere: dict[int, frozenset[int]] = field(default_factory=dict)
 
     def forget_appeared(self, before: float) -> bool:
         """Forget what appeared before this time. Returns whether there was anything."""
         told = [key for key, one in self.appeared.items() if one.at < before]
         for key in told:
-            del self.appeared[key]
+            self.appeared_count -= len(self.appeared.pop(key).partitions)
         return bool(told)
 
     def take_adding(self, adding: Mapping[bytes, Mapping[int, frozenset[int]]]) -> None:

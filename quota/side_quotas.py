@@ -12,6 +12,7 @@ from weir.quota.budget.queue import BudgetQueue
 from weir.quota.budget.quota import Coverage, Quota, TopicCoverage
 from weir.quota.budget.simple_rate import SimpleRate
 from weir.quota.budget.strict import StrictQuota
+from weir.quota.figures import MOST_PARTITIONS
 from weir.quota.scopes import Appeared, ClusterFacts, Ends, Matching, Reassigned, Recovering
 from weir.quota.settings import LEAST_SHARE, UNTOLD, Clock, QuotaSettings, ThrottleSettings
 from weir.quota.throttled_replicas import CLUSTER_METADATA_TOPIC, EVERY_PARTITION, NO_PARTITION, AnyOf, Partitions
@@ -201,12 +202,17 @@ class SideQuotas:
         facts = self.facts
         if facts.asked_at == math.inf:
             return False
-        if (appeared := facts.appeared.get((topic, follower))) is not None:
-            appeared.partitions.add(partition)
-            appeared.at = now
-            return False
-        facts.appeared[topic, follower] = Appeared({partition}, now)
-        return True
+        if facts.appeared_count >= MOST_PARTITIONS:  # no controller answers for long, or somebody makes topics up
+            facts.forget_appeared(math.inf)
+            facts.adding, facts.asked_at = None, math.inf
+            self._facts_changed()
+            return True
+        is_first = (topic, follower) not in facts.appeared
+        appeared = facts.appeared.setdefault((topic, follower), Appeared(set(), now))
+        facts.appeared_count += partition not in appeared.partitions
+        appeared.partitions.add(partition)
+        appeared.at = now
+        return is_first
 
     def set_told_lists(self, topics: frozenset[bytes] | None) -> None:
         """Take the topics whose lists were told; None where lists do not come from elsewhere."""

@@ -125,6 +125,22 @@ def test_what_appears_counts_as_added_until_the_cluster_was_asked(side: SideName
     assert rates[b"behind"] == UNBOUNDED
 
 
+def test_made_up_topics_are_not_all_kept_while_no_controller_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more than are kept it is not known of any partition whether it is being added."""
+    monkeypatch.setattr("weir.quota.side_quotas.MOST_PARTITIONS", 10)
+    moving = Moving(QuotaSettings("reassignment", RATE, Reassigned()))
+    rules, clock = moving.throttle.rules, moving.clock
+    rules.set_adding_replicas({}, asked_at=clock.now)
+    clock.move(0.5)
+    for number in range(100):
+        rules.appears(b"made up %d" % (number // 3), number, 2, clock.now)
+        assert sum([len(one.partitions) for one in rules.facts.appeared.values()]) <= 10
+    assert rules.untold()["reassignments"]
+    assert sum(moving.rates().values()) == near(RATE)
+    rules.set_adding_replicas({}, asked_at=clock.now)
+    assert max(moving.rates().values()) == UNBOUNDED
+
+
 def test_what_appears_under_its_min_isr_is_spared() -> None:
     moving = Moving(QuotaSettings("reassignment", RATE, Reassigned()))
     moving.throttle.rules.set_adding_replicas({}, asked_at=moving.clock.now)
