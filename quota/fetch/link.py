@@ -124,7 +124,7 @@ class ReplicaLink(LinkState):
             return
         began_at = now if fetch.answer_began_at is None else fetch.answer_began_at
         if not self.throttle.takes_out and self.pace < math.inf and now - began_at >= LATE_SECONDS:
-            self.accounts.let_arrive(max(LEAST_BYTES, self.pace * WINDOW_SECONDS))  # more cannot come in a second
+            self.accounts.let_arrive(max(LEAST_BYTES, self.pace * WINDOW_SECONDS))  # the rest takes longer
             return
         if now - max(fetch.forwarded_at, self.moved_at) >= STUCK_SECONDS + fetch.max_wait_seconds:
             self.accounts.count_as_sent()

@@ -240,7 +240,7 @@ class LinkState:
         self.grants_filled_answer = False
         """Whether grants in front left others no room in the last answer, or may have. Then all else is next."""
         self.answer_seconds = 0.0  # how long the answer to the last grant took (seconds)
-        self.pace = math.inf  # bytes/s at which the last answer to a grant came
+        self.pace = math.inf  # bytes/s at which the last answer to a grant came; inf where it came in one piece
         self.distance = LATE_SECONDS
         """How long the quickest answer took to begin (seconds): the way to the leader and back."""
         self.made_to_wait_at = -math.inf

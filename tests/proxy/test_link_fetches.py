@@ -26,6 +26,7 @@ from weir.proxy.relay import outcomes
 from weir.proxy.relay.fetches import ReplicaFetches, ThrottleFailed
 from weir.proxy.relay.open_link import Relayed
 from weir.proxy.relay.outcomes import Outcome
+from weir.proxy.relay.passage import Passage
 from weir.proxy.relay.side import FAILURES, SPARE_SECONDS, HeldFetches, Side
 from weir.proxy.relay.stats import OTHER_PEERS, RelayStats
 from weir.quota.fetch.decisions import Answer, Forward, Hold
@@ -59,6 +60,26 @@ async def test_a_fetch_is_forwarded_as_decided_and_its_response_grows(version: i
         await client.expect(response(1) + fetch_response(2, version=version, topics=grown) + response(3))
         assert relay.throttle.calls == [("link", 5), ("plan", 2, 0.0), ("settle", [b"kept"])]
         assert relay.stats.fetch_requests == {version: 1}
+
+
+@pytest.mark.parametrize("is_sidecar", [True, False])
+async def test_the_passage_is_told_whether_its_client_is_a_sidecar(
+    is_sidecar: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bool] = []
+    begin = Passage.begin
+
+    def begin_told(passage: Passage, *, is_granted: bool, is_to_sidecar: bool = False) -> None:
+        told.append(is_to_sidecar)
+        begin(passage, is_granted=is_granted, is_to_sidecar=is_to_sidecar)
+
+    monkeypatch.setattr(Passage, "begin", begin_told)
+    async with relaying() as relay:
+        relay.throttle.client_is_sidecar = is_sidecar
+        client, broker = await relay.connect()
+        await client.send(fetch(1, 5))
+        await broker.expect(fetch(1, 5))
+    assert told == [is_sidecar]
 
 
 async def test_the_peer_of_an_egress_route_is_the_one_configured() -> None:
