@@ -184,17 +184,17 @@ class StrictLedger:
             self._sent.append([now + TICK_SECONDS, size, exempt])
 
     def _advance(self, now: float) -> None:
-        sent = self._sent
-        while sent and sent[0][0] + WINDOW_SECONDS <= now:
-            _, size, exempt = sent.popleft()
-            self._sent_bytes -= int(size)
-            self.sent_exempt -= int(exempt)
         if self.rate:
             earned = (now - self._credit_at) * self.rate
             paid = min(self._exempt_owed, earned)
             self._exempt_owed -= paid
             self._credit = min(self._credit + earned - paid, max(self._credit, self._most_kept))
         self._credit_at = now
+        sent = self._sent
+        while sent and sent[0][0] + WINDOW_SECONDS <= now:
+            _, size, exempt = sent.popleft()
+            self._sent_bytes -= int(size)
+            self.sent_exempt -= int(exempt)
 
 
 class Account:
