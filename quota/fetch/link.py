@@ -97,8 +97,8 @@ class ReplicaLink(LinkState):
         if self.sessions.row.api_version >= FIRST_SESSION_VERSION:
             self.sessions.leader.answered(head.error_code, head.session_id)
         self.number += 1
-        if not self.throttle.takes_out:
-            self.accounts.let_arrive(math.inf)
+        if fetch.answer_began_at is not None and not self.throttle.takes_out:
+            self.accounts.let_arrive(math.inf)  # as since it began: more of it has come than was expected in a second
         yield from Settlement(self, fetch, head).steps(topics)
         self.in_flight = None
 
