@@ -16,7 +16,7 @@ from weir.quota.fetch.intake import TooManyPartitions, take_incremental, take_wh
 from weir.quota.fetch.partitions import LinkState
 from weir.quota.fetch.plan import decide
 from weir.quota.fetch.settlement import Settlement
-from weir.quota.figures import LEAST_BYTES, MOST_PARTITIONS, STUCK_SECONDS
+from weir.quota.figures import LATE_SECONDS, LEAST_BYTES, MOST_PARTITIONS, STUCK_SECONDS, WINDOW_SECONDS
 
 _NO_ERROR = ResponseHead()
 
@@ -97,6 +97,8 @@ class ReplicaLink(LinkState):
         if self.sessions.row.api_version >= FIRST_SESSION_VERSION:
             self.sessions.leader.answered(head.error_code, head.session_id)
         self.number += 1
+        if fetch.answer_began_at is not None and not self.throttle.takes_out:
+            self.accounts.let_arrive(math.inf)  # as since it began: more of it has come than was expected in a second
         yield from Settlement(self, fetch, head).steps(topics)
         self.in_flight = None
 
@@ -119,6 +121,10 @@ class ReplicaLink(LinkState):
                 self.accounts.confirm()
         fetch = self.in_flight
         if fetch is None or (is_slow and fetch.answer_began_at is not None):
+            return
+        began_at = now if fetch.answer_began_at is None else fetch.answer_began_at
+        if not self.throttle.takes_out and self.pace < math.inf and now - began_at >= LATE_SECONDS:
+            self.accounts.let_arrive(max(LEAST_BYTES, self.pace * WINDOW_SECONDS))  # the rest takes longer
             return
         if now - max(fetch.forwarded_at, self.moved_at) >= STUCK_SECONDS + fetch.max_wait_seconds:
             self.accounts.count_as_sent()

@@ -12,7 +12,7 @@ from weir.quota.counters import IntervalCounts
 from weir.quota.fetch.order import GrantQueue
 from weir.quota.fetch.sessions import FetchSessions
 from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, LeaderEntry, ReplicaPartition, ReplicaTopic
-from weir.quota.figures import PARTITIONS_PER_STEP
+from weir.quota.figures import LATE_SECONDS, PARTITIONS_PER_STEP
 from weir.quota.scopes import Ends
 from weir.quota.side_state import SideState
 from weir.quota.topic_names import printed_id
@@ -240,7 +240,8 @@ class LinkState:
         self.grants_filled_answer = False
         """Whether grants in front left others no room in the last answer, or may have. Then all else is next."""
         self.answer_seconds = 0.0  # how long the answer to the last grant took (seconds)
-        self.distance = math.inf
+        self.pace = math.inf  # bytes/s at which the last answer to a grant came; inf where it came in one piece
+        self.distance = LATE_SECONDS
         """How long the quickest answer took to begin (seconds): the way to the leader and back."""
         self.made_to_wait_at = -math.inf
         """When an answer came last that had waited at the leader, as the leader's side throttles too."""

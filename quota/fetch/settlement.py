@@ -181,17 +181,23 @@ class Settlement:
             state.made_to_wait_at = self._now
         if fetch.grants and (self._waited or self._unthrottled):
             state.answer_seconds = self._now - fetch.forwarded_at
-            state.most_beside_live = self._most_beside_live()
+            state.pace, state.most_beside_live = self._pace(), self._most_beside_live()
+
+    def _pace(self) -> float:
+        """Return how fast the answer came that is settled (bytes/s); inf where it came in one piece."""
+        began_at = self._fetch.answer_began_at
+        if began_at is None:
+            return math.inf
+        return (self._throttled + self._unthrottled) / max(self._now - began_at, TICK_SECONDS)
 
     def _most_beside_live(self) -> float:
         """Return how much the link carries while a live record may wait, by the answer that is settled."""
         fetch = self._fetch
         if fetch.answer_began_at is None:
             return math.inf
-        passing = max(self._now - fetch.answer_began_at, TICK_SECONDS)
         # On a distant link TCP takes some round trips for it, however much the link carries.
         may_pass = max(PASSING_SECONDS, fetch.answer_began_at - fetch.forwarded_at)
-        return max((self._throttled + self._unthrottled) / passing * may_pass, BESIDE_OTHERS * self._unthrottled)
+        return max(self._pace() * may_pass, BESIDE_OTHERS * self._unthrottled)
 
     # Offsets
 

@@ -32,6 +32,18 @@ def test_one_link_with_slow_answers_has_most_of_the_quota(round_trip: float, lea
     assert throttle.stats.cut_bytes <= 0.05 * RATE * 15
 
 
+def test_nothing_is_set_aside_while_a_late_leader_has_not_begun_to_answer() -> None:
+    """All its answers begin after two seconds, so none of them ever came at once. Others have what it does not use."""
+    clock = MovedClock()
+    throttle = Throttle("follower", 2, clock, ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS}))
+    leader = Leader({(b"t", 0): Log([10_300] * 40_000)})
+    talk = Conversation(clock, throttle.link(1), leader, Follower(dict.fromkeys(leader.logs, 0)), round_trip=2.0)
+    talk.run(10.0)
+    assert isinstance(talk.next_decision(), Forward)
+    assert throttle.ledger.held_back > 0
+    assert throttle.ledger.reserved == 0
+
+
 @pytest.mark.long
 def test_replica_with_slow_answers_has_no_more_than_a_fast_one() -> None:
     """A fetch may be granted 0.9 s of quota there, and a turn counts 0.12 s. What others wait for is left to them."""

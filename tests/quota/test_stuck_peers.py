@@ -1,11 +1,13 @@
 """Links that share one quota with followers that hang, their connections open."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Leader, Log, mean_rate, worst_second
-from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
-from weir.quota.fetch.decisions import Hold
+from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader, planned
+from weir.quota.fetch.decisions import Forward, Hold
 from weir.quota.figures import STUCK_SECONDS
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
@@ -16,10 +18,10 @@ BATCH = 10_300
 STUCK = 9  # a share each is all that the window holds
 
 
-def follower(throttle: Throttle, clock: MovedClock, replica: int) -> SessionFollower:
+def follower(throttle: Throttle, clock: MovedClock, replica: int, version: int = 12) -> SessionFollower:
     """One of several followers, each with a connection and a partition of its own."""
     leader = SessionLeader(clock, Leader({(b"t", replica): Log([BATCH] * 40_000)}))
-    return SessionFollower(clock, Hop(clock, throttle.link(replica), leader), {(b"t", replica): 0}, 12, replica)
+    return SessionFollower(clock, Hop(clock, throttle.link(replica), leader), {(b"t", replica): 0}, version, replica)
 
 
 def ask_without_an_answer(one: SessionFollower, clock: MovedClock) -> None:
@@ -54,3 +56,36 @@ def test_followers_that_hang_keep_no_budget_from_the_others(takes_its_last_answe
     for link in list(throttle.links):
         link.close()
     assert throttle.ledger.reserved == 0
+
+
+def begin_to_answer(one: SessionFollower, clock: MovedClock) -> Callable[[], None]:
+    """The leader begins to answer a fetch. Returns what settles the answer, when all of it has come."""
+    assert isinstance(one.upstream, Hop)
+    link = one.upstream.link
+    clock.move(0.2)  # until there is budget
+    decision = planned(clock, link, one.request())
+    assert isinstance(decision, Forward)
+    head, topics = one.upstream.upstream.respond(decision.request)
+    link.answer_begins()
+    return lambda: link.settle(topics, head)
+
+
+def test_slow_leaders_take_little_from_fast_ones() -> None:
+    """What they still have to send does not come in the next second: it was reserved until their answers had ended."""
+    clock = MovedClock()
+    throttle = Throttle("follower", 2, clock, ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS}))
+    slow, fast = [follower(throttle, clock, 10 + index, 3) for index in range(6)], follower(throttle, clock, 30)
+    for one in [*slow, fast] * 10:
+        one.fetch()
+    answers = [begin_to_answer(one, clock) for one in slow]
+    clock.move(4)
+    for settle in answers:
+        settle()
+    for one in slow:
+        begin_to_answer(one, clock)
+    clock.move(1)
+    fast.received.clear()
+    start = clock.now
+    fast.run(3)
+    assert mean_rate(fast.received, start, clock.now) >= 0.7 * RATE
+    assert worst_second(fast.received) <= 1.04 * RATE + BATCH
