@@ -56,6 +56,9 @@ _STABLE: Final = (*_FETCHED, ("last_stable_offset", "q"))
 _THROTTLED: Final = ("throttle_time_ms", "i")
 
 
+_NO_BYTES: Final = SIZE.pack(0)
+
+
 @dataclass(frozen=True, slots=True)
 class FetchVersion:
     """One version of Fetch.
@@ -114,8 +117,10 @@ class FetchVersion:
 
     def with_no_bytes(self, entries: bytes, stride: int) -> bytes:
         """Return the same partitions with partition_max_bytes 0, without a loop over them."""
-        zeroed = bytearray(entries)
         end = self.partition_size
+        if len(entries) == stride:
+            return entries[: end - SIZE.size] + _NO_BYTES + entries[end:]
+        zeroed = bytearray(entries)
         zeros = bytes(len(entries) // stride)
         for byte in range(end - SIZE.size, end):
             zeroed[byte::stride] = zeros

@@ -23,16 +23,16 @@ class TooManyPartitions(Exception):
         self.count = count
 
 
-def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: float) -> Steps[None]:
-    """Take in request `number` of a link, which lists every partition. Done in steps."""
+def take_whole(link: LinkPartitions, request: FetchRequest, now: float) -> Steps[None]:
+    """Take in a request that lists every partition. Done in steps."""
     count = 0
     for first in range(0, len(request.topics), PER_STEP):
-        count += sum([len(topic.entries) // topic.stride for topic in request.topics[first : first + PER_STEP]])
+        count += sum([len(entries) // stride for _, entries, stride, _ in request.topics[first : first + PER_STEP]])
         if len(request.topics) > PER_STEP:
             yield
     if count > MOST_PARTITIONS:
         raise TooManyPartitions(count)
-    yield from _take_topics(link, request, number, now)
+    yield from _take_topics(link, request, now, is_whole=True)
     if count != link.count:
         yield from _set_aside_absent(link, request, now)
         if count != link.count:
@@ -42,7 +42,7 @@ def take_whole(link: LinkPartitions, request: FetchRequest, number: int, now: fl
 
 def take_incremental(link: LinkPartitions, request: FetchRequest, now: float) -> Steps[None]:
     """Take in a request that lists what changed in its session. Done in steps."""
-    yield from _take_topics(link, request, None, now)
+    yield from _take_topics(link, request, now, is_whole=False)
     done = 0
     for name, partitions, _ in request.forgotten:
         if name in link.topics:
@@ -55,28 +55,28 @@ def take_incremental(link: LinkPartitions, request: FetchRequest, now: float) ->
     _forget_absent(link, now)
 
 
-def _take_topics(link: LinkPartitions, request: FetchRequest, number: int | None, now: float) -> Steps[None]:
-    """Take in what a request lists. `number` is that of a whole one: there a topic may repeat the one before it."""
+def _take_topics(link: LinkPartitions, request: FetchRequest, now: float, *, is_whole: bool) -> Steps[None]:
+    """Take in what a request lists. What a whole one lists exactly as the one before is not looked into."""
     link.asker.fetched(now)
     row, done = link.sessions.row, 0  # partitions looked at one by one in this step
+    earlier, link.asked = link.asked, set()
     for first in range(0, len(request.topics), PER_STEP):
         if first:
             yield
-        for name, entries, stride, tags in request.topics[first : first + PER_STEP]:
+        some = request.topics[first : first + PER_STEP]
+        if is_whole:
+            link.asked.update(some)
+            some = [one for one in some if one not in earlier]
+        for name, entries, stride, tags in some:
             if not entries:
                 continue
             if (topic := link.topics.get(name)) is None:
                 topic = link.topics[name] = link.new_topic(name)
             topic.tags = tags or topic.tags
-            if number is None:
-                if topic.request_blocks:
-                    topic.forget_requests()
-            elif topic.repeats_request(entries, number):
-                continue
             size = PARTITIONS_PER_STEP * stride  # most topics are one block
             for start in range(0, len(entries), size):
                 _take_block(link, topic, entries[start : start + size], row, stride, now)
-                if number is None and link.count > MOST_PARTITIONS:
+                if not is_whole and link.count > MOST_PARTITIONS:
                     raise TooManyPartitions(link.count)
                 done += min(PARTITIONS_PER_STEP, (len(entries) - start) // stride)
                 if done >= PARTITIONS_PER_STEP:
@@ -111,7 +111,6 @@ def _take_block(
             if replica.entry[epoch] != entry[epoch]:
                 # A new leader epoch: the high watermark that was told belongs to the one before.
                 _go_back(link, replica, fetch_offset)
-                topic.forget_responses()
             _move(link, replica, fetch_offset, now)
             replica.max_bytes = max_bytes
         if keeps_entries:
@@ -147,7 +146,6 @@ def _appear(
 ) -> ReplicaPartition:
     """Add a partition that was not asked for before. One set aside lately keeps what was known of it."""
     caught_up = topic.lag.ask(partition, now)
-    topic.forget_responses()
     link.count += 1
     replica = topic.absent.pop(partition, None)
     if replica is None:
@@ -155,6 +153,7 @@ def _appear(
         if rules.has_reassigned and rules.appears(topic.key, partition, link.ends.follower, now):
             link.cover(topic)
         replica = topic.partitions[partition] = ReplicaPartition(topic, partition, fetch_offset, max_bytes)
+        link.told.clear()
         if caught_up is not None and fetch_offset >= caught_up.offset:
             replica.keep_in_sync(caught_up.offset, caught_up.at + link.side.lag.replica_lag_time_max)
         return replica
@@ -171,6 +170,7 @@ def _appear(
 
 def _go_back(link: LinkPartitions, replica: ReplicaPartition, fetch_offset: int) -> None:
     """Drop the high watermark of a partition that is asked for from an earlier offset or by another epoch."""
+    link.told.clear()
     replica.go_back(fetch_offset, link.in_sync_until, truncates=link.sessions.row.truncates)
 
 
@@ -181,7 +181,6 @@ def _move(link: LinkPartitions, replica: ReplicaPartition, fetch_offset: int, no
         _go_back(link, replica, fetch_offset)
         if not fetch_offset:  # deleted and made anew while its last fetch waited at the leader
             replica.forget_sync()
-        topic.forget_responses()
     elif fetch_offset > replica.fetch_offset and batches.arrived:
         per_offset = batches.arrived / (fetch_offset - replica.fetch_offset)
         batches.bytes_per_offset = topic.batches.bytes_per_offset = per_offset
@@ -209,8 +208,6 @@ def _set_aside(link: LinkPartitions, topic: ReplicaTopic, partition: int, now: f
     link.absent[replica] = now + ABSENT_SECONDS
     link.count -= 1
     link.place(replica, behind=False, unknown=False)
-    topic.forget_requests()
-    topic.forget_responses()
     link.sessions.touch(replica)
 
 
@@ -247,6 +244,5 @@ def _set_aside_absent(link: LinkPartitions, request: FetchRequest, now: float) -
         gone = [id_ for id_ in topic.partitions if id_ not in kept]
         for partition in gone:
             _set_aside(link, topic, partition, now)
-        topic.forget_responses()
         if work.is_enough(1 + len(gone)):
             yield

@@ -165,7 +165,7 @@ class ReplicaLink(LinkState):
                 sessions.follower.end()  # a whole request of no partitions closes the session, as at a broker
         else:
             self.number += 1
-            yield from take_whole(partitions, request, self.number, now)
+            yield from take_whole(partitions, request, now)
         if partitions.is_stranger:
             kept = self.throttle.keep_stranger(self, partitions.count + len(partitions.absent))
             if kept > MOST_PARTITIONS:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from weir.lag.broker_ids import NO_BROKER, STRANGER
+from weir.protocol.request_topics import RequestTopic
 from weir.protocol.steps import PER_STEP, Steps, StepWork
 from weir.quota.budget.ledger import LinkAccounts
 from weir.quota.counters import IntervalCounts
@@ -29,6 +30,10 @@ class LinkPartitions:
         self.claimed_by(NO_BROKER)
         self.topics: dict[bytes, ReplicaTopic] = {}
         self.absent: dict[ReplicaPartition, float] = {}  # when to forget each (clock seconds), oldest first
+        self.asked: set[RequestTopic] = set()
+        """What the last request listed, if it was whole. Listed again exactly so, it is not looked into."""
+        self.told: set[tuple[bytes, bytes]] = set()
+        """What the last answer told, if it was whole: (name or id, RESPONSE_ENTRYs). Empty where all is news."""
         self.queue = GrantQueue(side)  # of partitions behind, or without a high watermark
         self.asker = side.lag.asker()
         self.count = 0
@@ -100,6 +105,7 @@ class LinkPartitions:
         """Drop all partitions a few at a time: topics and partitions refer to each other."""
         topics = self.topics
         self.topics, self.absent, self.queue = {}, {}, GrantQueue(self.side)
+        self.asked, self.told = set(), set()
         self.behind_count = self.unknown_count = self.count = 0
         self.sessions.touched = {}
         work = StepWork(PARTITIONS_PER_STEP)

@@ -41,6 +41,7 @@ class Settlement:
         self._of_waiting: dict[StrictLedger, int] = {}  # the same for each ledger
         self._in_sync: dict[StrictLedger, int] = {}
         self._is_live = False
+        self._told_before, state.partitions.told = state.partitions.told, set()
 
     def steps(self, topics: Sequence[ScannedTopic]) -> Steps[None]:
         """Settle `topics`, which the leader sent. Done in steps."""
@@ -202,12 +203,17 @@ class Settlement:
     # Offsets
 
     def _take_offsets(self, some: Sequence[ScannedTopic]) -> Steps[None]:
-        topics, number = self._state.partitions.topics, self._state.number
-        is_incremental = self._state.sessions.is_incremental  # then each partition that is named counts
+        """Take in what is told of partitions. What the answer before told exactly so is not looked into."""
+        link = self._state.partitions
+        blocks = [one[:2] for one in some]
+        if not self._state.sessions.is_incremental:  # there each partition that is named counts
+            link.told.update(blocks)
+            earlier = self._told_before
+            blocks = [one for one in blocks if one not in earlier]
         size, taken = PARTITIONS_PER_STEP * RESPONSE_ENTRY.size, 0
-        for key, headers, _, _ in some:
-            topic = topics.get(key)
-            if topic is None or (topic.repeats_response(headers, number) and not is_incremental):
+        for key, headers in blocks:
+            topic = link.topics.get(key)
+            if topic is None:
                 continue
             for start in range(0, len(headers), size):
                 self._take_answers(topic, headers[start : start + size])
@@ -236,6 +242,8 @@ class Settlement:
             replica.last_reported = high_watermark
             if high_watermark < replica.highest or replica.lower_since < math.inf:
                 high_watermark = replica.committed(high_watermark, now)
+                if replica.lower_since < math.inf:
+                    link.told.clear()  # what is told again is looked at again
             if high_watermark == replica.high_watermark:
                 continue
             if UNKNOWN_OFFSET < replica.high_watermark <= replica.fetch_offset:

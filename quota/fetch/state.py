@@ -12,7 +12,6 @@ from enum import Enum, auto
 
 from weir.lag.asked_topic import AskedTopic
 from weir.protocol.fetch_response import made_up_entries
-from weir.protocol.header import SIZE
 from weir.quota.batches import BatchSizes
 from weir.quota.budget.quota import Part, Quota, TopicCoverage
 from weir.quota.figures import STUCK_SECONDS
@@ -87,7 +86,6 @@ class ReplicaPartition:
             self.highest, self.lower_since = high_watermark, math.inf
         else:
             self.lower_since = min(self.lower_since, now)
-            self.topic.forget_responses()  # what is told again is looked at again
         return self.highest
 
     def go_back(self, fetch_offset: int, in_sync_until: float, *, truncates: bool) -> None:
@@ -118,11 +116,7 @@ class ReplicaPartition:
 
 @dataclass(slots=True, eq=False)
 class ReplicaTopic:
-    """One topic's partitions, as one follower fetches them.
-
-    Idle partitions cost nothing: a block (consecutive entries) that equals the one in the fetch before is not looked
-    into.
-    """
+    """One topic's partitions, as one follower fetches them."""
 
     key: bytes  # as on the wire: the name, from v13 on the id
     name: bytes | None  # None while it is not known for the id
@@ -136,41 +130,6 @@ class ReplicaTopic:
     unknown: set[int] = field(default_factory=set)  # throttled partitions without a known high watermark
     batches: BatchSizes = field(default_factory=BatchSizes)  # of the topic as a whole
     made_up: tuple[int, bytes] | None = None  # version and entries of all behind, kept while they stay the same
-    _request_number: int = -1
-    _response_number: int = -1
-    _earlier_blocks: dict[bytes, bytes] = field(default_factory=dict)
-    request_blocks: dict[bytes, bytes] = field(default_factory=dict)
-    _response_blocks: dict[bytes, bytes] = field(default_factory=dict)
-
-    def repeats_request(self, entries: bytes, number: int) -> bool:
-        """Note a block of request `number`. Returns whether the request before had the same one."""
-        if self._request_number != number:
-            self._request_number = number
-            self._earlier_blocks, self.request_blocks = self.request_blocks, {}
-        first = entries[: SIZE.size]  # a block is known by its first partition
-        self.request_blocks[first] = entries
-        return self._earlier_blocks.get(first) == entries
-
-    def repeats_response(self, headers: bytes, number: int) -> bool:
-        """Note a block of response `number`. Returns whether earlier responses told all of it."""
-        first = headers[: SIZE.size]
-        if self._response_blocks.get(first) == headers:
-            return True
-        if self._response_number != number:
-            # One block has changed. Its overlap with the others is unknown, so none of them counts as seen.
-            self._response_number = number
-            self._response_blocks = {}
-        self._response_blocks[first] = headers
-        return False
-
-    def forget_requests(self) -> None:
-        """Look into the next request whole, as a partition has left the topic."""
-        self._earlier_blocks = {}
-        self.request_blocks = {}
-
-    def forget_responses(self) -> None:
-        """Look into the next answer whole, as a partition waits for its high watermark."""
-        self._response_blocks = {}
 
     def let_go(self) -> None:
         """Drop every partition: nobody asks for the topic on this link any more."""
