@@ -236,6 +236,29 @@ def test_lower_high_watermark_counts_when_told_for_some_seconds(is_new_epoch: bo
     assert passed[-1]
 
 
+@pytest.mark.parametrize("version", [3, 12])
+def test_high_watermark_told_as_before_counts_after_a_follower_went_back(version: int) -> None:
+    """Nothing in the answer is new, but what it told before was forgotten with the follower's step back."""
+    cluster = Cluster(version=version)
+    cluster.write()
+    cluster.fetch()
+    cluster.follower.offsets[b"t", 0] -= 10
+    for _ in range(2):
+        cluster.fetch()
+    assert cluster.link.partitions.unknown_count == 0
+
+
+def test_answer_is_looked_into_whole_after_a_partition_was_added() -> None:
+    cluster = Cluster(version=3)
+    cluster.write()
+    cluster.fetch()
+    assert cluster.link.partitions.told
+    request = cluster.request()
+    added = requested_partition(3, 1, 0, PARTITION_MAX_BYTES)
+    cluster.link.plan(request.with_(topics=[*request.topics, RequestTopic(b"t", added, len(added))]))
+    assert not cluster.link.partitions.told
+
+
 def test_follower_that_truncates_is_in_sync_with_a_lower_high_watermark() -> None:
     cluster = Cluster()
     cluster.catch_up()
