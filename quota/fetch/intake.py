@@ -162,9 +162,9 @@ def _appear(
     if leader_epoch != link.sessions.row.leader_epoch(replica.entry) or fetch_offset < replica.fetch_offset:
         # the high watermark that was told may belong to an earlier leader epoch
         _go_back(link, replica, fetch_offset)
-    replica.fetch_offset, replica.max_bytes, replica.batches.arrived = fetch_offset, max_bytes, 0
     if not fetch_offset:
         replica.forget_sync()
+    replica.fetch_offset, replica.max_bytes, replica.batches.arrived = fetch_offset, max_bytes, 0
     return replica
 
 

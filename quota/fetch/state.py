@@ -109,9 +109,11 @@ class ReplicaPartition:
         """Forget what belonged to an earlier replica: this one is empty, so it was deleted and is moved here again.
 
         The last batch of a log is mostly smaller. Remembered, it would make sizes look uneven for the whole move.
+        Where the replica was empty before, too, the size of its first batch is still true.
         """
         self.in_sync_until = -math.inf
-        self.batches = BatchSizes()
+        if self.fetch_offset:
+            self.batches = BatchSizes()
 
 
 @dataclass(slots=True, eq=False)

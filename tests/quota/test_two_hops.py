@@ -5,6 +5,8 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, requested, worst_second
 from tests.fakes.session_conversation import Hop, SessionLeader
+from weir.protocol.response_body import RESPONSE_ENTRY
+from weir.protocol.response_scanner import RecordsSeen, ScannedTopic
 from weir.quota.fetch import intake
 from weir.quota.fetch.decisions import Forward
 from weir.quota.fetch.link import ReplicaLink
@@ -91,6 +93,24 @@ def test_partition_left_out_for_a_moment_keeps_its_batch_sizes() -> None:
     talk = two_hops(None, MB)
     talk.run(5.0)
     assert sum(size for _, size in talk.follower.received) / len(talk.follower.received) > 0.08 * MB
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_returning_partition_keeps_the_size_of_its_next_batch(offset: int) -> None:
+    """A leader's side that forgot the size would grant less than the batch again, and take it out again, at once."""
+    side = throttle("leader", 0, MovedClock())
+    link = side.link(2)
+    follower = Follower({(b"t", 0): offset, (b"t", 1): 0})
+    link.plan(follower.request())
+    taken_out = RecordsSeen(0, 0, next_batch_size=MB, taken_out=MB)
+    link.settle([ScannedTopic(b"t", RESPONSE_ENTRY.pack(0, 0, 9, MB), [taken_out])])
+    (replica,) = [one for one in link.partitions if not one.partition]
+    del follower.offsets[b"t", 0]
+    included(link, follower)
+    follower.offsets[b"t", 0] = offset
+    included(link, follower)
+    assert replica in list(link.partitions)
+    assert replica.batches.next_size == MB
 
 
 def test_returning_partition_goes_by_the_high_watermark_told() -> None:
