@@ -13,19 +13,18 @@ from weir.quota.figures import MOST_TOPICS
 
 
 class PartitionCounts(NamedTuple):
-    """Some partitions of a topic on all links with one peer: bytes, whole batches, and how often each was left out."""
+    """Some partitions of a topic on all links with one peer: bytes, and whole batches."""
 
     unthrottled: list[int]
     throttled: list[int]
     cut: list[int]
     batches: list[int]
-    left_out: list[int]
 
 
 NO_TOPIC: Final = b""  # the key under which all further topics are counted together
 MOST_QUOTAS: Final = 10_000  # of one interval, with those changed in it: further ones are not counted
 _FIELDS = len(PartitionCounts._fields)
-_CUT, _BATCHES, _LEFT_OUT = map(PartitionCounts._fields.index, ("cut", "batches", "left_out"))
+_CUT, _BATCHES = map(PartitionCounts._fields.index, ("cut", "batches"))
 
 
 class TopicCounts(dict[int, int]):
@@ -49,12 +48,8 @@ class TopicCounts(dict[int, int]):
         if seen.cut_bytes:
             self[first + _CUT] += seen.cut_bytes
 
-    def leave_out(self, partition: int, times: int) -> None:
-        """Count `times` fetches that a partition was left out of."""
-        self[partition * _FIELDS + _LEFT_OUT] += times
-
     def touch(self, partition: int) -> None:
-        """Count nothing, but make sure that a partition gets a line in the sample: its lag changed."""
+        """Count nothing, but make sure that a partition gets a line in the sample: it is behind, or its lag changed."""
         self[partition * _FIELDS] += 0
 
     def partitions(self) -> Iterator[int]:

@@ -38,15 +38,18 @@ class SampleKey(NamedTuple):
     end_utc: str
 
 
-def count_left_out(throttle: Throttle, counts: IntervalCounts) -> Iterator[None]:
-    """Add to `counts` how often each partition behind was left out. Yields after each of them.
+def touch_behind(throttle: Throttle, counts: IntervalCounts) -> Iterator[None]:
+    """See to it that each partition behind gets a line, though nothing of it moved. Yields after each of them.
 
-    Call it before the lines are made: while a partition stays behind, this is not counted anywhere else.
+    Call it before the lines are made.
     """
     for link in list(throttle.links):
         for topic in list(link.partitions.topics.values()):
-            for replica in list(topic.behind.values()):
-                link.partitions.count_left_out(replica, counts)
+            if topic.name is None or not topic.behind:
+                continue
+            touched = counts.link(link.partitions.counted_peer).topics[topic.name]
+            for partition in list(topic.behind):
+                touched.touch(partition)
                 yield
 
 
@@ -104,14 +107,13 @@ def _partitions_lines(
 
 
 def _columns(counts: TopicCounts, partitions: Sequence[int]) -> dict[str, Any]:
-    unthrottled, throttled, cut, batches, left_out = counts.columns(partitions)
+    unthrottled, throttled, cut, batches = counts.columns(partitions)
     moved = map(add, throttled, unthrottled)
     columns = {
         "bytes_throttled": throttled,
         "bytes_unthrottled": unthrottled,
         "bytes_complete": list(map(sub, moved, cut)),
         "bytes_cut": cut,
-        "left_out": left_out,
         "batches": batches,
     }
     return {"partition": tuple(partitions)} | {

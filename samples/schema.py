@@ -73,7 +73,6 @@ class _Bytes(_OfPeer, frozen=True, kw_only=True):
         int, Meta(description="of both, whole batches: what the follower keeps. In unthrottled topics cut tails too")
     ]
     bytes_cut: Annotated[int, Meta(description="of both, tails of batches, which the follower throws away")]
-    left_out: Annotated[int, Meta(description="partitions left out of a fetch for want of quota, times")]
 
 
 class PartitionLine(_Bytes, frozen=True, kw_only=True):
@@ -103,7 +102,6 @@ class PartitionColumns(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="of both, whole batches: what the follower keeps. In unthrottled topics cut tails too"),
     ]
     bytes_cut: Annotated[Numbers, Meta(description="of both, tails of batches, which the follower throws away")]
-    left_out: Annotated[Numbers, Meta(description="how often it was left out of a fetch for want of quota")]
     batches: Annotated[Numbers, Meta(description="whole batches in `bytes_complete`; in unthrottled topics 0")]
     lag_messages: Annotated[
         tuple[int | None, ...], Meta(description="offsets behind the high watermark at the end; null: not known")
@@ -116,8 +114,8 @@ class PartitionColumns(msgspec.Struct, frozen=True, kw_only=True):
 class PartitionsLine(_OfPeer, frozen=True, kw_only=True, tag="partitions"):
     """The partitions of a topic with one peer on one side.
 
-    Those that moved bytes, were left out, or caught up in the interval. A line has those of one block, so no partition
-    is in two lines of a set.
+    Those that moved bytes or caught up in the interval, or are behind at its end. A line has those of one block, so no
+    partition is in two lines of a set.
     """
 
     topic: Annotated[str, Meta(description="its name; what goes by an id of unknown name is in its link's line alone")]
@@ -154,6 +152,7 @@ class LinkLine(_Bytes, frozen=True, kw_only=True, tag="link"):
     is known how far behind it is.
     """
 
+    left_out: Annotated[int, Meta(description="partitions left out of a fetch for want of quota, times")]
     connections: Annotated[int, Meta(description="open at the end")]
     partitions_behind: Annotated[int, Meta(description="throttled, and known not to be in sync, at the end")]
     fetches: Annotated[int, Meta(description="replica fetches whose answers passed whole")]

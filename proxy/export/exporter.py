@@ -26,7 +26,7 @@ from weir.proxy.relay.stats import RelayStats
 from weir.quota.counters import IntervalCounts
 from weir.quota.throttle import Throttle
 from weir.samples.limit_lines import ClientCounts, cut_clients, limit_lines
-from weir.samples.lines import SampleKey, count_left_out, lines
+from weir.samples.lines import SampleKey, lines, touch_behind
 from weir.samples.schema import IntervalLine, LimitLine, LinkLine, PartitionsLine, QuotaLine, encode_lines, kind_of
 
 Line = PartitionsLine | LinkLine | QuotaLine | LimitLine
@@ -150,8 +150,8 @@ class Exporter:
         self, key: SampleKey, cut: Sequence[tuple[Throttle, IntervalCounts]], limited: Sequence[ClientCounts]
     ) -> list[bytes]:
         relayed = self._cut_relayed()
-        left_out = chain.from_iterable(count_left_out(throttle, counts) for throttle, counts in cut)
-        for number, _ in enumerate(left_out):
+        behind = chain.from_iterable(touch_behind(throttle, counts) for throttle, counts in cut)
+        for number, _ in enumerate(behind):
             if number % PARTITIONS_PER_SLICE == 0:
                 await asyncio.sleep(0)
         chunks: list[bytes] = []

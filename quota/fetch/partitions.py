@@ -9,7 +9,6 @@ from weir.lag.broker_ids import NO_BROKER, STRANGER
 from weir.protocol.request_topics import RequestTopic
 from weir.protocol.steps import PER_STEP, Steps, StepWork
 from weir.quota.budget.ledger import LinkAccounts
-from weir.quota.counters import IntervalCounts
 from weir.quota.fetch.order import GrantQueue
 from weir.quota.fetch.sessions import FetchSessions
 from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, LeaderEntry, ReplicaPartition, ReplicaTopic
@@ -40,7 +39,6 @@ class LinkPartitions:
         self.behind_count = 0
         self.unknown_count = 0
         self.is_asked_for_none = False  # whether 0 bytes were ever asked for: by the follower's own sidecar
-        self.left_out_count = 0  # fetches so far that left out what is behind; `left_out_from` counts the exceptions
         self.generation = side.rules.generation  # of the rules by which everything is classified
 
     @property
@@ -98,7 +96,6 @@ class LinkPartitions:
 
     def close(self) -> None:
         """The connection has ended."""
-        self.count_all_left_out()
         self.asker.close()
 
     def free(self) -> Steps[None]:
@@ -172,9 +169,7 @@ class LinkPartitions:
         if (behind, unknown) != (was_behind, was_unknown) and replica.entry:
             self.sessions.touched[replica] = None
         if behind != was_behind:
-            self.count_left_out(replica, self.side.stats.interval)
             topic.made_up = None
-            replica.left_out_from = self.left_out_count
             if behind:
                 topic.behind[partition] = replica
                 self.behind_count += 1
@@ -192,38 +187,13 @@ class LinkPartitions:
         elif replica in queue.turns:
             queue.leave(replica, returns=behind or unknown or topic.partitions.get(partition) is not replica)
 
-    # How often each was left out
-
     def leave_out(self, granted: Sequence[ReplicaPartition] = ()) -> None:
-        """Note that a fetch leaves out every partition behind but those in `granted`.
-
-        One counter of the link grows, and each partition knows where it began (`left_out_from`).
-        """
-        left_out = self.behind_count
-        self.left_out_count += 1
-        for replica in granted:
-            if replica.partition in replica.topic.behind:
-                left_out -= 1
-                replica.left_out_from += 1
+        """Count that a fetch leaves out every partition behind but those in `granted`."""
+        left_out = self.behind_count - sum([replica.partition in replica.topic.behind for replica in granted])
         stats = self.side.stats
         stats.partitions_left_out += left_out
         if stats.interval is not None:
             stats.interval.link(self.counted_peer).left_out += left_out
-
-    def count_left_out(self, replica: ReplicaPartition, interval: IntervalCounts | None) -> None:
-        """Add to `interval` how often a partition was left out since the last time this was called for it."""
-        left_out = self.left_out_count - replica.left_out_from
-        if not left_out or replica.partition not in replica.topic.behind:
-            return
-        replica.left_out_from = self.left_out_count
-        if interval is not None and replica.topic.name is not None:
-            interval.link(self.counted_peer).topics[replica.topic.name].leave_out(replica.partition, left_out)
-
-    def count_all_left_out(self) -> None:
-        """Count the rest for every partition, before all of them go."""
-        for topic in self.topics.values():
-            for replica in topic.behind.values():
-                self.count_left_out(replica, self.side.stats.interval)
 
 
 class LinkState:

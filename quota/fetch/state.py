@@ -44,7 +44,6 @@ class ReplicaPartition:
     in_sync_until: float = -math.inf  # clock seconds; see `keep_in_sync`
     batches: BatchSizes = field(default_factory=BatchSizes)
     served_number: int = 0  # number of the link's last answer with records of it
-    left_out_from: int = 0  # the link's `left_out_count` when this was counted: it was left out as often since
     entry: bytes = b""  # from v7 on: its latest entry as on the wire
     at_leader: LeaderEntry = LeaderEntry.ABSENT
 

@@ -87,13 +87,12 @@ def partition(
     peer: int = 2,
     side: SideName = "leader",
     throttled: int = 0,
-    left_out: int = 0,
     lag: tuple[int, float] | None = None,
 ) -> Line:
     """`size` bytes unthrottled and `throttled` throttled; `lag` is messages and seconds."""
     return PartitionLine(
         **_NO_KEY,
-        **_bytes(side, peer, size, throttled, left_out),
+        **_bytes(side, peer, size, throttled),
         topic=topic,
         partition=number,
         batches=1,
@@ -113,7 +112,8 @@ def link(
 ) -> Line:
     return LinkLine(
         **_NO_KEY,
-        **_bytes(side, peer, size, throttled, left_out),
+        **_bytes(side, peer, size, throttled),
+        left_out=left_out,
         connections=int(away is None),
         away_seconds=away,
         partitions_behind=0,
@@ -169,7 +169,7 @@ def limit(
     )
 
 
-def _bytes(side: SideName, peer: int, size: int, throttled: int, left_out: int) -> dict[str, Any]:
+def _bytes(side: SideName, peer: int, size: int, throttled: int) -> dict[str, Any]:
     return {
         "side": side,
         "peer": peer,
@@ -177,7 +177,6 @@ def _bytes(side: SideName, peer: int, size: int, throttled: int, left_out: int) 
         "bytes_unthrottled": size,
         "bytes_complete": size + throttled,
         "bytes_cut": 0,
-        "left_out": left_out,
     }
 
 

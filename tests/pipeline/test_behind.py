@@ -110,7 +110,7 @@ def _stalled_and_caught_up(broker_id: int) -> Iterator[bytes]:
         quota(60, 1000, [60] * 10, 1000.0, 1010.0),
         steady,
     )
-    yield sidecar.sample(partition("t", 0, 0, left_out=5, lag=(9, 16.0)), partition("t", 2, 1, lag=(0, 0.0)), steady)
+    yield sidecar.sample(partition("t", 0, 0, lag=(9, 16.0)), partition("t", 2, 1, lag=(0, 0.0)), steady)
     yield sidecar.sample(steady)
     yield sidecar.sample(
         partition("t", 0, 100, throttled=300, lag=(0, 0.0)),
@@ -139,7 +139,7 @@ def test_move_from_behind_to_caught_up(tables: Tables) -> None:
 def _all_came_at_once(broker_id: int) -> Iterator[bytes]:
     sidecar = Sidecar(broker_id, now=NOON + timedelta(minutes=59, seconds=50))
     other = partition("t", 1, 0, throttled=7, lag=(0, 0.0))
-    yield sidecar.sample(partition("t", 0, 0, left_out=1, lag=(5, 10.0)), other)
+    yield sidecar.sample(partition("t", 0, 0, lag=(5, 10.0)), other)
     yield sidecar.sample(partition("t", 0, 0, throttled=300, lag=(0, 0.0)), other)
 
 
@@ -158,7 +158,7 @@ def _caught_up_and_behind_again(broker_id: int) -> Iterator[bytes]:
     sidecar = Sidecar(broker_id)
     for size, lag in ((100, (5, 10.0)), (200, (0, 0.0)), (400, (5, 5.0))):
         yield sidecar.sample(partition("t", 0, 0, throttled=size, lag=lag, side="follower", peer=1))
-    yield sidecar.sample(partition("t", 0, 0, left_out=1, lag=(7, 15.0), side="follower", peer=1))
+    yield sidecar.sample(partition("t", 0, 0, lag=(7, 15.0), side="follower", peer=1))
 
 
 def test_move_that_did_not_end_and_second_one(tables: Tables) -> None:
@@ -179,9 +179,9 @@ def _stuck(broker_id: int) -> Iterator[bytes]:
     )
     for number in range(2, 10):
         yield sidecar.sample(
-            partition("t", 0, 0, left_out=1, lag=(number, 10.0 * number)),
+            partition("t", 0, 0, lag=(number, 10.0 * number)),
             *[partition("t", 1, 10, lag=(0, 0.0))][: 1 if number == 2 else 0],
-            partition("t", 2, 0, left_out=1, lag=(number, 10.0 * number)),
+            partition("t", 2, 0, lag=(number, 10.0 * number)),
         )
     yield sidecar.sample(partition("t", 0, 10, lag=(0, 0.0)))
 
@@ -357,7 +357,7 @@ def _stalled_for_50_s(broker_id: int) -> Iterator[bytes]:
     sidecar = Sidecar(broker_id, now=NOON + timedelta(seconds=40))
     yield sidecar.sample(partition("t", 0, 0, throttled=600, lag=(9, 10.0)), partition("t", 2, 1, lag=(1, 0.5)))
     for number in range(2, 7):
-        yield sidecar.sample(partition("t", 0, 0, left_out=5, lag=(20, 10.0 * number)))
+        yield sidecar.sample(partition("t", 0, 0, lag=(20, 10.0 * number)))
     yield sidecar.sample(partition("t", 0, 100, throttled=250, lag=(8, 70.0)))
     yield sidecar.sample(partition("t", 0, 0, throttled=50, lag=(0, 0.0)))
 

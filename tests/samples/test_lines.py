@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
@@ -14,16 +13,14 @@ from weir.lag.tracker import EXPIRE_SECONDS
 from weir.protocol.fetch_versions import fetch_version
 from weir.protocol.records import RecordsSeen
 from weir.protocol.response_scanner import ScannedTopic
-from weir.protocol.steps import at_once
 from weir.quota.counters import IntervalCounts
 from weir.quota.fetch.decisions import Forward
-from weir.quota.fetch.link import ReplicaLink
 from weir.quota.fetch.state import InFlight
 from weir.quota.scopes import Matching, Recovering
 from weir.quota.settings import RECOVERY, QuotaSettings, SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
-from weir.samples.lines import SampleKey, count_left_out, lines
+from weir.samples.lines import SampleKey, lines, touch_behind
 from weir.samples.schema import AnyLine, LinkLine, PartitionLine, QuotaLine, by_partition
 
 RATE = 100_000
@@ -46,7 +43,7 @@ def converse(throttle: Throttle, clock: MovedClock, logs: dict[tuple[bytes, int]
 def sample(throttle: Throttle, clock: MovedClock) -> list[AnyLine]:
     counts = throttle.cut_interval(clock())
     assert counts is not None
-    list(count_left_out(throttle, counts))
+    list(touch_behind(throttle, counts))
     key = SampleKey(1, "start", 1, counts.begin, clock(), "utc")
     return list(by_partition(line for line in lines(throttle, counts, key) if line is not None))
 
@@ -92,13 +89,13 @@ def test_sample_has_only_the_partitions_that_changed() -> None:
     assert line.lag_messages == 1  # its follower has them, but has not asked for what comes after them yet
     talk.exchange()
     (line,) = of_kind(sample(throttle, clock), PartitionLine)
-    assert (line.partition, line.bytes_complete, line.left_out, line.lag_messages) == (0, 0, 0, 0)
+    assert (line.partition, line.bytes_complete, line.lag_messages) == (0, 0, 0)
     talk.exchange()
     assert of_kind(sample(throttle, clock), PartitionLine) == []
 
 
-def test_partition_left_out_counts_once_for_each_fetch() -> None:
-    """Each is a fetch that went without it, or waited."""
+def test_each_fetch_without_a_partition_counts_once_on_its_link() -> None:
+    """Each is a fetch that went without it, or waited. The count outlives the link."""
     clock = MovedClock()
     throttle = make_throttle(clock)
     talk = converse(throttle, clock, logs_of(3))
@@ -106,48 +103,24 @@ def test_partition_left_out_counts_once_for_each_fetch() -> None:
     sample(throttle, clock)
     before = throttle.stats.partitions_left_out
     talk.forwarded.clear()
-    found = []
-    for _ in range(2):
-        talk.run(3)
-        found += sample(throttle, clock)
-    left_out: Counter[int] = Counter()
-    for line in of_kind(found, PartitionLine):
-        left_out[line.partition] += line.left_out
-    plans = len(talk.forwarded) + sum(line.fetches_held for line in of_kind(found, LinkLine))
-    granted = Counter(
-        partition
-        for decision in talk.forwarded
-        for (_, partition), (_, max_bytes) in requested(decision.request).items()
-        if max_bytes
-    )
-    assert left_out == {partition: plans - granted[partition] for partition in range(3)}
-    assert left_out.total() == throttle.stats.partitions_left_out - before
-    assert all(granted.values()) and sum(line.fetches_held for line in of_kind(found, LinkLine)) > 0
+    talk.run(6)
+    talk.link.close()
+    (line,) = of_kind(sample(throttle, clock), LinkLine)
+    plans = len(talk.forwarded) + line.fetches_held
+    granted = sum(max_bytes > 0 for decision in talk.forwarded for _, max_bytes in requested(decision.request).values())
+    assert line.left_out == 3 * plans - granted == throttle.stats.partitions_left_out - before > 0
+    assert line.fetches_held > 0
 
 
-def test_left_out_counts_outlive_the_time_behind() -> None:
-    clock = MovedClock()
-    throttle = make_throttle(clock)
-    talk = converse(throttle, clock, logs_of(3, batches=60))
-    talk.run(5)
-    assert set(talk.follower.offsets.values()) == {60}
-    found = sample(throttle, clock)
-    (link,) = of_kind(found, LinkLine)
-    assert link.left_out == sum(line.left_out for line in of_kind(found, PartitionLine)) > 0
-    assert link.partitions_behind == 0
-
-
-@pytest.mark.parametrize("end", [ReplicaLink.close, lambda link: at_once(link.partitions.forget_all())])
-def test_left_out_counts_outlive_their_link_and_what_it_forgets(end: Callable[[ReplicaLink], None]) -> None:
+def test_partition_behind_has_a_line_though_nothing_of_it_moves() -> None:
     clock = MovedClock()
     throttle = make_throttle(clock, rate=0)
     talk = converse(throttle, clock, logs_of(3))
-    talk.run(30)
-    end(talk.link)
-    found = sample(throttle, clock)
-    (link,) = of_kind(found, LinkLine)
-    assert link.left_out == sum(line.left_out for line in of_kind(found, PartitionLine)) > 0
-    assert (link.connections, link.partitions_behind) == (len(throttle.links), 0)
+    talk.run(10)
+    for _ in range(2):
+        found = of_kind(sample(throttle, clock), PartitionLine)
+        assert [(line.partition, line.bytes_complete) for line in found] == [(0, 0), (1, 0), (2, 0)]
+        assert all(line.lag_messages for line in found)
 
 
 def test_link_line_shows_connections_and_partitions_behind() -> None:

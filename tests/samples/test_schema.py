@@ -41,7 +41,6 @@ BYTES: dict[str, Any] = {
     "bytes_unthrottled": 20,
     "bytes_complete": 110,
     "bytes_cut": 10,
-    "left_out": 3,
 }
 
 LIMIT: dict[str, Any] = {
@@ -63,13 +62,21 @@ LINES_KEY = (
     '"schema":3,"min_reader":2,"broker_id":1,"start_id":"20260131T235949Z-0badcafe","sequence":7,"begin_seconds":60.0,'
     '"end_seconds":70.0,"end_utc":"2026-01-31T23:59:59.123Z"'
 )
-LINES_BYTES = '"bytes_throttled":100,"bytes_unthrottled":20,"bytes_complete":110,"bytes_cut":10,"left_out":3'
+LINES_BYTES = '"bytes_throttled":100,"bytes_unthrottled":20,"bytes_complete":110,"bytes_cut":10'
 LINES: list[tuple[str, Any]] = [
     (
-        f'{{"kind":"link",{LINES_KEY},"side":"follower","peer":2,{LINES_BYTES},"connections":1,'
+        f'{{"kind":"link",{LINES_KEY},"side":"follower","peer":2,{LINES_BYTES},"left_out":3,"connections":1,'
         '"partitions_behind":4,"fetches":9,"fetches_held":8}',
         LinkLine(
-            **KEY, side="follower", peer=2, **BYTES, connections=1, partitions_behind=4, fetches=9, fetches_held=8
+            **KEY,
+            side="follower",
+            peer=2,
+            **BYTES,
+            left_out=3,
+            connections=1,
+            partitions_behind=4,
+            fetches=9,
+            fetches_held=8,
         ),
     ),
     (
@@ -108,7 +115,6 @@ COLUMNS = PartitionColumns(
     bytes_unthrottled=(20, 1),
     bytes_complete=(110, 1),
     bytes_cut=(10, 0),
-    left_out=(3, 0),
     batches=(),
     lag_messages=(None, 4),
     lag_ms=(1500, None),
@@ -127,7 +133,7 @@ def test_lines_are_written_as_version_3_has_them() -> None:
     texts = [
         f'{{"kind":"partitions",{key},"side":"leader","peer":2,"topic":"orders","block":0,"columns":'
         '{"partition":[5,7],"bytes_throttled":[100,0],"bytes_unthrottled":[20,1],"bytes_complete":[110,1],'
-        '"bytes_cut":[10,0],"left_out":[3,0],"batches":[],"lag_messages":[null,4],"lag_ms":[1500,null]}}',
+        '"bytes_cut":[10,0],"batches":[],"lag_messages":[null,4],"lag_ms":[1500,null]}}',
         link[:-1] + ',"away_seconds":null}',
         quota[:-1] + ',"mode":null}',
         f'{{"kind":"limit",{key},"client_id":"connector-consumer-s3-0","role":"sink","entry":"connector-*",'
@@ -151,7 +157,6 @@ def test_columns_give_a_line_for_each_partition() -> None:
             bytes_unthrottled=1,
             bytes_complete=1,
             bytes_cut=0,
-            left_out=0,
             partition=7,
             batches=0,
             lag_messages=4,
@@ -161,7 +166,7 @@ def test_columns_give_a_line_for_each_partition() -> None:
 
 
 def test_columns_of_unlike_lengths_are_refused() -> None:
-    columns = msgspec.structs.replace(COLUMNS, left_out=(3,))
+    columns = msgspec.structs.replace(COLUMNS, bytes_cut=(3,))
     line = PartitionsLine(**KEY, side="leader", peer=2, topic="orders", block=0, columns=columns)
     with pytest.raises(ValueError, match="shorter"):
         list(line.rows())

@@ -91,7 +91,7 @@ class _View:
         lag = None if numbers.random() < 0.12 else (round(self.lag * 100), self.lag)
         if lag == (0, 0.0):
             self.most = 0.0
-        return {"size": size, "throttled": throttled, "lag": lag, "left_out": int(not size and not throttled)}
+        return {"size": size, "throttled": throttled, "lag": lag}
 
 
 @dataclass(slots=True)
