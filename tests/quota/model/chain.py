@@ -97,10 +97,10 @@ class Chain:
             self.leader.fetch(self, self._at_leader[0])
         self._passed.append(self.hops[-1].settle(response) if self._sends else response)
 
-    def count(self, response: Response, share: float) -> None:
-        """A part of an answer arrives."""
+    def count(self, response: Response, begin: int, end: int) -> None:
+        """Bytes `begin` to `end` of an answer arrive."""
         for hop in self.hops:
-            hop.count(response, share)
+            hop.count(response, begin, end)
 
     def arrives(self) -> None:
         """An answer has arrived whole at the far end of the stretch."""

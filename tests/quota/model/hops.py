@@ -188,12 +188,12 @@ class Hop:
         if self._link is not None:
             self._link.answer_begins()
 
-    def count(self, response: Response, share: float) -> None:
-        """A part of an answer arrives."""
+    def count(self, response: Response, begin: int, end: int) -> None:
+        """Bytes `begin` to `end` of an answer arrive."""
         for one, asked, sizes in self._arriving:
             if one is response:
                 for covered in sizes:
-                    covered.meter.passed(covered, share, asked.at, is_probe=asked.is_probe)
+                    covered.meter.passed(covered, begin, end, asked.at, is_probe=asked.is_probe)
 
     def has_arrived(self) -> None:
         """The oldest answer has arrived whole."""

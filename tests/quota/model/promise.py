@@ -161,18 +161,18 @@ class Meter:
         self.rate = rate
         self.rates.append((self.world.now, rate))
 
-    def passed(self, covered: Covered, share: float, asked_at: float, *, is_probe: bool) -> None:
-        """A share of an answer has passed that was asked for at that time."""
-        size = covered.bounded
-        self.used += covered.size * share
-        self.bounded += size * share
-        counted = max(0, size - self.allowed.batch) if is_probe else size
+    def passed(self, covered: Covered, begin: int, end: int, asked_at: float, *, is_probe: bool) -> None:
+        """Bytes `begin` to `end` of an answer have passed that was asked for at that time."""
+        self.used += covered.within(begin, end)
+        size = covered.within(begin, end, bounded_only=True)
+        self.bounded += size
+        counted = size * max(0, 1 - self.allowed.batch / covered.bounded) if is_probe and size else size
         if self.rate is None:
             return
         if self.rate == 0 and covered.rate != 0:
             return  # an answer that has begun passes whole: nobody can cut a frame
         if counted:
-            self._count(counted * share, self.world.now if self.allowed.takes_out else asked_at)
+            self._count(counted, self.world.now if self.allowed.takes_out else asked_at)
 
     def _count(self, size: float, asked_at: float) -> None:
         now, window = self.world.now, self._window
@@ -222,15 +222,28 @@ class Term(NamedTuple):
 
 
 class Covered(NamedTuple):
-    """Bytes of an answer that a quota covers, and of these the ones that it bounds: those of replicas behind.
+    """The bytes of an answer that a quota covers, and of these the ones that it bounds: those of replicas behind.
 
-    `rate` is the quota's when the answer began to pass.
+    `spans` are (begin, end, whether they are bounded), among the records of the answer. `rate` is the quota's when the
+    answer began to pass.
     """
 
     meter: Meter
-    bounded: int
-    size: int
+    spans: Sequence[tuple[int, int, bool]]
     rate: int | None
+
+    @property
+    def bounded(self) -> int:
+        """All bounded bytes of the answer."""
+        return sum(end - begin for begin, end, is_bounded in self.spans if is_bounded)
+
+    def within(self, begin: int, end: int, *, bounded_only: bool = False) -> int:
+        """How many of the bytes lie between the answer's bytes `begin` and `end`."""
+        return sum(
+            max(0, min(end, last) - max(begin, first))
+            for first, last, is_bounded in self.spans
+            if is_bounded or not bounded_only
+        )
 
 
 class SideMeter:
@@ -275,18 +288,20 @@ class SideMeter:
         if not terms or not bases:
             return []
         now = self.world.now
-        bounded, sizes = dict.fromkeys(terms, 0), dict.fromkeys(terms, 0)
+        spans: dict[Term, list[tuple[int, int, bool]]] = {term: [] for term in terms}
+        position = 0
         for name, _, records, _ in topics:
             for seen in records:
                 key = name, seen.partition
                 covering = [term for term in terms if key in term.keys]
                 is_bounded = covering and not told.is_in_sync(key, bases[key], now)
                 for term in covering:
-                    sizes[term] += seen.size
-                    bounded[term] += seen.size if is_bounded else 0
-        if is_probe and self.allowed.takes_out and any(bounded.values()):
+                    spans[term].append((position, position + seen.size, bool(is_bounded)))
+                position += seen.size
+        found = [Covered(term.meter, of_term, term.meter.rate) for term, of_term in spans.items() if of_term]
+        if is_probe and self.allowed.takes_out and any(one.bounded for one in found):
             self.world.violate("probes", f"{self.side}: an offset probe brought records")
-        return [Covered(term.meter, bounded[term], size, term.meter.rate) for term, size in sizes.items() if size]
+        return found
 
     def finish(self) -> None:
         """The run is over."""

@@ -78,8 +78,8 @@ class _Chain(Chain):
     sent: list[tuple[float, float]]
     """When records left the leader's machine, and how many bytes."""
 
-    def count(self, response: Response, share: float) -> None:
-        self.sent.append((self.world.now, response.size * share))
+    def count(self, response: Response, begin: int, end: int) -> None:
+        self.sent.append((self.world.now, end - begin))
 
 
 class _Fetcher(Fetcher):

@@ -127,13 +127,13 @@ class Stretch:
         self._send()
 
     def _take(self, size: int) -> None:
-        """So many bytes arrive: they are counted, each as a part of its answer."""
+        """So many bytes arrive: they are counted, each by its place in its answer."""
         before, self._arrived = self._arrived, self._arrived + size
         begin = self._queue[0][1] - self._queue[0][0].size if self._queue else 0
         for response, end in self._queue:
-            part = min(end, self._arrived) - max(begin, before)
-            if part > 0:
-                self._chain.count(response, part / response.size)
+            first, last = max(begin, before), min(end, self._arrived)
+            if last > first:
+                self._chain.count(response, first - begin, last - begin)
             begin = end
 
     def _deliver(self) -> None:
