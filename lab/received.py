@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from bisect import bisect_right
@@ -73,6 +74,19 @@ class Series:
             if total - self.totals[first] > worst:
                 worst, start = total - self.totals[first], begun[first]
         return float(worst), start
+
+    def longest_pause(self, since: float, until: float) -> float:
+        """Return the longest time in which readings saw no byte more, of those that ended between two moments (s).
+
+        Times before the first byte and after the last do not count.
+        """
+        longest, grown_at = 0.0, math.inf
+        for (before, total), (moment, now) in pairwise(zip(self.times, self.totals, strict=True)):
+            if now > total:
+                if since <= before <= until:
+                    longest = max(longest, before - grown_at)
+                grown_at = moment
+        return longest
 
     def per_second(self) -> list[float]:
         """Return the bytes of each whole or begun second from the first byte on (what a chart draws)."""

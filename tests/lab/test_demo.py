@@ -1,3 +1,4 @@
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from weir.lab.demo import (
     promised_worst_second,
 )
 from weir.lab.errors import JavaMissing, LabError
+from weir.lab.received import Series
 from weir.lab.sidecar import Metrics
 
 QUOTA = 1_000_000
@@ -39,6 +41,19 @@ def test_worst_second_is_promised_with_slack_and_one_message(most: int, held: bo
     promise = promised_worst_second(by_second([900_000, 1_000_000, most, 1_000_000]), QUOTA)
     assert promise.held is held
     assert promise.sentence.startswith(f"worst second {most / QUOTA:.3f} x quota, from 2.0 s on")
+
+
+@pytest.mark.parametrize(("burst", "held"), [(310_000, True), (320_000, False)])
+@pytest.mark.parametrize("pause", [0.25, 0.35])
+def test_follower_that_stood_still_writes_one_grant_more(burst: int, held: bool, pause: float) -> None:
+    """0.1 s of quota come every 0.1 s, but for a pause, after which `burst` comes at once."""
+    times = [0.1 * number for number in range(20)] + [1.9 + pause + 0.1 * number for number in range(15)]
+    times.insert(20, 1.899 + pause)
+    sizes = [QUOTA // 10] * 20 + [0, burst] + [QUOTA // 10] * 14
+    series = Series(tuple(times), tuple(itertools.accumulate(sizes)))
+    promise = promised_worst_second(series, QUOTA)
+    assert promise.held is (held and pause > 0.3)
+    assert ("the follower wrote nothing for 0.35 s" in promise.sentence) is (pause > 0.3)
 
 
 @pytest.mark.parametrize(

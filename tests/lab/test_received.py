@@ -7,6 +7,13 @@ from tests.lab.curves import steady
 from weir.lab.received import ReceivedBytes, Series
 
 
+def test_longest_pause_is_between_two_bytes() -> None:
+    """A pause before the first byte, or after the last, is none."""
+    series = Series((0.0, 2.0, 2.1, 2.2, 2.5, 2.6, 3.5), (0, 0, 10, 10, 10, 20, 20))
+    assert series.longest_pause(0.0, 9.0) == pytest.approx(0.4)
+    assert series.longest_pause(0.0, 2.4) == series.longest_pause(2.7, 9.0) == 0.0
+
+
 def test_mean_rate_counts_from_the_first_byte_to_the_last() -> None:
     series = steady(1000, 4.0, before=3.0)
     assert series.received == 4000
