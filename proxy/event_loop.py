@@ -15,13 +15,24 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
+from weir.proxy.name_lookups import NameLookups
+
 EVENT_LOOP: Literal["asyncio", "uvloop"] = "asyncio"
 """Which loop runs the sidecar, as decided by the bench (docs/performance.md). WEIR_EVENT_LOOP overrides it to compare.
 """
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop of the chosen kind; asyncio's own where uvloop is not installed."""
+    """Return a new event loop of the chosen kind; asyncio's own where uvloop is not installed.
+
+    It looks names up as `weir.proxy.name_lookups` says.
+    """
+    loop = _new_event_loop()
+    loop.getaddrinfo = NameLookups(loop).getaddrinfo  # type: ignore[method-assign]
+    return loop
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
     if os.environ.get("WEIR_EVENT_LOOP", EVENT_LOOP) == "uvloop":
         try:
             import uvloop
