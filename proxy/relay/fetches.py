@@ -30,7 +30,9 @@ from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.fetch.in_sync_only import InSyncOnly
 from weir.quota.fetch.intake import TooManyPartitions
 from weir.quota.fetch.link import ReplicaLink
+from weir.quota.figures import LONGEST_HOLD_SECONDS
 
+_LONGEST_WAIT_MS: Final = int(1000 * LONGEST_HOLD_SECONDS)
 _LEAST_HELD_SECONDS: Final = 1e-6  # tells the second plan of a held fetch from its first
 _LONG_HELD_SECONDS: Final = 3600.0  # longer than any fetch is held: the next plan is its last
 
@@ -113,6 +115,8 @@ class ReplicaFetches:
             if isinstance(event.request, ProtocolError):
                 raise event.request
             request = check_replica_fetch(event.request or decode_fetch_request(event.frame))
+            if request.max_wait_ms > _LONGEST_WAIT_MS:  # nothing is held or set aside for longer
+                request = request.with_(max_wait_ms=_LONGEST_WAIT_MS)
         except TooMany as error:
             return self._pass_from_now_on(f"too_many_{error.what}", error)
         return (yield from self._decide(event, request, None))

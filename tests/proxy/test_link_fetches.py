@@ -520,6 +520,20 @@ def test_replica_ids_beyond_the_first_thousand_are_one_peer() -> None:
     assert link.relay.stats.links_of_other_peers == 1000
 
 
+@pytest.mark.parametrize(("wait_ms", "wanted"), [(2**31 - 1, 30_000), (30_001, 30_000), (29_999, 29_999), (-1, 0)])
+def test_a_fetch_may_wait_for_half_a_minute_at_most(wait_ms: int, wanted: int) -> None:
+    seen: list[int] = []
+
+    def decide(asked: FetchRequest) -> Forward:
+        seen.append(asked.max_wait_ms)
+        return Forward(asked)
+
+    outcome = Detached(decide).take(frame := fetch(1, 5, max_wait_ms=wait_ms))
+    assert seen == [wanted]
+    assert isinstance(outcome, outcomes.Forward)
+    assert outcome.data == frame  # what passes as it came is the broker's to answer
+
+
 def test_a_decision_is_given_the_request_decoded() -> None:
     seen: list[FetchRequest] = []
 
