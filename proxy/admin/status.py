@@ -63,7 +63,7 @@ async def side_status(side: Side, trend: Trend) -> dict[str, Any]:
         "passthrough": dict(relay.passthrough),
         "not_throttled": {
             "catch_up_bytes_in_ten_minutes": trend.catch_up_bytes,
-            "opaque_connections": dict(relay.opaque),
+            "opaque_connections": dict(+relay.opaque),
         },
         "protocol_errors": dict(relay.protocol_errors),
         "partitions_left_out": stats.partitions_left_out,

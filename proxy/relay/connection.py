@@ -141,9 +141,9 @@ class Connection:
         return self.requests.opaque and self.responses.opaque and not (self.to_client or self.to_upstream)
 
     @property
-    def has_ended(self) -> bool:
-        """Whether a peer has sent its last byte."""
-        return self.client_ended or self.upstream_ended
+    def ends(self) -> int:
+        """How many of the peers have sent their last byte."""
+        return self.client_ended + self.upstream_ended
 
     def next_is_large(self, sender: Sender, is_bulk: bool) -> bool:
         """Return whether a large buffer is worth it for a peer's next read. `is_bulk`: the last had large frames."""
@@ -199,10 +199,6 @@ class Connection:
             if work is not None or self.hold is not None:
                 return self.requests.consumed
         return len(view)
-
-    def decide_again(self) -> None:
-        """Decide about the held request again, as `work`. If it goes, later ones may follow."""
-        self.work = self._decide_again()
 
     def ended(self, sender: Sender) -> None:
         """Note that a peer has sent its last byte, and that the other one was told."""
@@ -273,8 +269,7 @@ class Connection:
 
     def _close_if_over(self) -> None:
         """Close where nothing can follow: nobody waits for a held request, or nobody would answer it."""
-        ends = self.client_ended + self.upstream_ended
-        if ends == 2 or (ends and (self.hold is not None or self.phase != "open")):
+        if self.ends == 2 or (self.ends and (self.hold is not None or self.phase != "open")):
             self.phase = "closed"
 
     def _drop_held(self) -> None:
@@ -345,7 +340,8 @@ class Connection:
         if self.fetches.in_flight >= MOST_FETCHES:
             self.is_crowded = True
 
-    def _decide_again(self) -> Steps[None]:
+    def decide_again(self) -> Steps[None]:
+        """Return the work of deciding about the held request again. If it goes, later ones may follow."""
         held, hold = self._held, self.hold
         assert held is not None and hold is not None  # noqa: S101
         outcome = yield from hold.again()
@@ -362,13 +358,10 @@ class Connection:
         """Do with a request what was decided."""
         match outcome:
             case outcomes.Pass():
-                if isinstance(request, ReplicaFetch):
-                    self._expect(Pending(request.header.correlation_id, outcome.observer))
-                    self.to_upstream.append(with_size(request.frame))
-                else:
-                    self._watcher = outcome.watcher
-                    if request.head.expects_response:
-                        self._passing = outcome
+                assert isinstance(request, RequestBegins)  # noqa: S101 - a fetch that was collected is sent anew
+                self._watcher = outcome.watcher
+                if request.head.expects_response:
+                    self._passing = outcome
             case outcomes.Hold():
                 self._held, self.hold = request, outcome
                 self._close_if_over()

@@ -26,7 +26,7 @@ from weir.proxy.relay import outcomes
 from weir.proxy.relay.outcomes import Outcome
 from weir.proxy.relay.replica_sources import ReplicaSources
 from weir.proxy.relay.side import Side
-from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
+from weir.quota.fetch.decisions import Answer, Decision, Hold
 from weir.quota.fetch.in_sync_only import InSyncOnly
 from weir.quota.fetch.intake import TooManyPartitions
 from weir.quota.fetch.link import ReplicaLink
@@ -44,15 +44,13 @@ SESSION_PART: Final = 0.95
 request after 0.85 to 0.95 of it."""
 
 
-class ThrottleFailed(OSError):
-    """The throttle failed, which is reported: its connection is closed."""
-
-
 class ConnectionEnds(OSError):
-    """A connection is closed on purpose, which nobody has to be told.
+    """A connection is closed on purpose, which nobody has to be told any more.
 
-    Its client is taken for somebody else while answers to its fetches are due. Or a fetch may be held no longer, as its
-    client's SASL session ends, and cannot be answered: a broker, too, would close it after the end.
+    - The throttle has failed, which is reported.
+    - Its client is taken for somebody else while answers to its fetches are due.
+    - A fetch may be held no longer, as its client's SASL session ends, and cannot be answered: a broker, too, would
+      close the connection after the end.
     """
 
 
@@ -118,7 +116,7 @@ class ReplicaFetches:
             if request.max_wait_ms > _LONGEST_WAIT_MS:  # nothing is held or set aside for longer
                 request = request.with_(max_wait_ms=_LONGEST_WAIT_MS)
         except TooMany as error:
-            return self._pass_from_now_on(f"too_many_{error.what}", error)
+            return self._pass_from_now_on(event, f"too_many_{error.what}", error)
         return (yield from self._decide(event, request, None))
 
     def passed_undecoded(self, api_version: int) -> None:
@@ -134,16 +132,6 @@ class ReplicaFetches:
     def session_lasts(self, seconds: float | None) -> None:
         """Note for how long the client's SASL session lasts from now on; None: no end is known."""
         self.session_end = math.inf if seconds is None else self.side.clock() + SESSION_PART * seconds
-
-    def answer_begins(self) -> None:
-        """Tell the throttle that a part of the oldest response awaited has come, and not all of it."""
-        if self.throttle is not None:
-            self.throttle.answer_begins()
-
-    @property
-    def client_is_sidecar(self) -> bool:
-        """Whether the client is known to be the follower's own sidecar."""
-        return self.throttle is not None and self.throttle.client_is_sidecar
 
     def let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
         """Tell the throttle what has reached the client. Returns how many bytes more may be sent."""
@@ -191,18 +179,20 @@ class ReplicaFetches:
             decision = yield from self._plan(request, held_since)
             if isinstance(decision, Hold):
                 return self._hold(event, request, decision, held_since)
-            outcome = yield from _outcome(event, request, decision)
+            if isinstance(decision, Answer):
+                self.side.stats.fetches_answered += 1
+                return outcomes.Answer(Pending(event.header.correlation_id, answer=decision.frame))
+            header, is_unchanged = event.header, decision.request is request
+            scanner = FetchResponseScanner(header.api_version, header.correlation_id, decision.expected)
+            data = with_size(event.frame) if is_unchanged else (yield from encoding_steps(decision.request))
         except TooManyPartitions as error:
-            return self._pass_from_now_on("too_many_partitions", error)
+            return self._pass_from_now_on(event, "too_many_partitions", error)
         except (ProtocolError, ConnectionEnds):
             raise  # closing the connection gives back what it had reserved
         except Exception as error:
             raise self._failed(error) from error
-        if isinstance(outcome, outcomes.Answer):
-            self.side.stats.fetches_answered += 1
-        else:
-            self.in_flight += 1
-        return outcome
+        self.in_flight += 1
+        return outcomes.Forward(data, Pending(header.correlation_id, scanner), decision.is_granted)
 
     def _plan(self, request: FetchRequest, held_since: float | None) -> Steps[Decision]:
         side = self.side
@@ -241,18 +231,18 @@ class ReplicaFetches:
             min(decision.until, self.session_end), partial(self._decide, event, request, held_since), self.throttle
         )
 
-    def _failed(self, error: Exception) -> ThrottleFailed:
+    def _failed(self, error: Exception) -> ConnectionEnds:
         """Note that the throttle failed. What is returned ends the connection: nothing stays reserved."""
         self._report(error)
         self.side.throttle_faults.failed(self._client)
-        return ThrottleFailed()
+        return ConnectionEnds()
 
-    def _pass_from_now_on(self, reason: str, error: Exception) -> outcomes.Pass:
+    def _pass_from_now_on(self, event: ReplicaFetch, reason: str, error: Exception) -> outcomes.Forward:
         side = self.side
         side.log.fault(reason, str(self.peer), side=side.stats.side, reason=str(error))
         side.stats.passthrough[reason] += 1
         self._release()
-        return outcomes.Pass()
+        return outcomes.Forward(with_size(event.frame), Pending(event.header.correlation_id))
 
     def _release(self) -> None:
         """Decode no more fetches.
@@ -265,19 +255,6 @@ class ReplicaFetches:
     def _report(self, error: Exception) -> None:
         self.side.stats.throttle_errors += 1
         self.side.log.error("throttle_error", side=self.side.stats.side, error=repr(error), at=innermost_frame(error))
-
-
-def _outcome(
-    event: ReplicaFetch, request: FetchRequest, decision: Forward | Answer
-) -> Steps[outcomes.Forward | outcomes.Answer]:
-    """Return what goes to the broker, if anything, and what waits for the response."""
-    version, correlation_id = event.header.api_version, event.header.correlation_id
-    if isinstance(decision, Answer):
-        return outcomes.Answer(Pending(correlation_id, answer=decision.frame))
-    scanner = FetchResponseScanner(version, correlation_id, decision.expected)
-    is_unchanged = decision.request is request
-    data = with_size(event.frame) if is_unchanged else (yield from encoding_steps(decision.request))
-    return outcomes.Forward(data, Pending(correlation_id, scanner), decision.is_granted)
 
 
 def with_size(frame: bytes) -> bytes:

@@ -18,7 +18,7 @@ from weir.protocol.errors import ProtocolError
 from weir.protocol.request_stream import RequestStream
 from weir.proxy.relay.connection import Connection
 from weir.proxy.relay.direction import Direction
-from weir.proxy.relay.fetches import ReplicaFetches, ThrottleFailed
+from weir.proxy.relay.fetches import ConnectionEnds, ReplicaFetches
 from weir.proxy.relay.open_link import HandedOver, Relayed, Sender, Why
 from weir.proxy.relay.outcomes import GateState, Hold
 from weir.proxy.relay.passage import Passage
@@ -118,7 +118,9 @@ class Link:
             self.close()
             return
         if core.asked is not None:
-            self._passage.begin(is_granted=core.asked, is_to_sidecar=core.fetches.client_is_sidecar)
+            throttle = core.fetches.throttle
+            is_to_sidecar = throttle is not None and throttle.client_is_sidecar
+            self._passage.begin(is_granted=core.asked, is_to_sidecar=is_to_sidecar)
             core.asked = None
         if core.has_answered:
             self.from_upstream.flush()
@@ -179,7 +181,7 @@ class Link:
             self.close()
             return
         try:
-            core.decide_again()
+            core.work = core.decide_again()
             self.begin_work()
             self.from_client.flush()
             self.carry_out()
@@ -199,8 +201,8 @@ class Link:
         """Tell of an answer that begins, and wake those who may find budget after one that has passed."""
         core, side = self.connection, self._side
         fetches = core.fetches
-        if core.responses.observer is not None and core.work is None:
-            fetches.answer_begins()
+        if core.responses.observer is not None and core.work is None and fetches.throttle is not None:
+            fetches.throttle.answer_begins()
         if fetches.has_settled:
             fetches.has_settled = False
             side.held.answered(fetches.throttle)
@@ -211,7 +213,7 @@ class Link:
         """Tell the throttle what has reached the client. Returns how many bytes more may be sent."""
         try:
             return self.connection.fetches.let_pass(arrived, on_way, most, waited)
-        except ThrottleFailed as error:
+        except ConnectionEnds as error:
             self.failed(error, "upstream")
             return 0
 
@@ -234,7 +236,7 @@ class Link:
         self._state = core.state
         self.from_client.follow()
         self.from_upstream.follow()
-        if (core.client_ended or core.upstream_ended) and self._end_timer is None:
+        if core.ends and self._end_timer is None:
             self._watch_half_closed()
 
     def _see_whose(self) -> None:
@@ -278,7 +280,6 @@ class Link:
     def failed(self, error: Exception, sender: Sender) -> None:
         """Close, and log the reason unless a peer simply went away."""
         if self.connection.phase != "closed":
-            self._report_news()
             self.tls_broken = self._side.failed(error, sender, self.client_host, self.upstream_name)
             if isinstance(error, ProtocolError):  # what came before the fault is sent
                 (self.from_client if sender == "client" else self.from_upstream).flush()
@@ -294,6 +295,9 @@ class Link:
         if self._has_ended:
             return
         self._has_ended = True
+        self._report_news()
+        if (reason := self.connection.opaque_reason) is not None:
+            self._side.stats.opaque[reason] -= 1
         if self._is_clients:
             self._see_whose()
         self.from_client.close()
@@ -336,7 +340,7 @@ class Link:
         core = self.connection
         if core.phase != "draining" or not (core.is_idle or core.is_quiet):
             return
-        if self._give is not None and not core.has_ended and len(self._unread) <= MOST_CARRIED:
+        if self._give is not None and not core.ends and len(self._unread) <= MOST_CARRIED:
             self.from_client.close()
             self.from_upstream.close()
             standing = GateState() if core.gate is None else core.gate.standing(sends=bool(self._unread))

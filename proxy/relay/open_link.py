@@ -57,10 +57,6 @@ class OpenLink(Protocol):
     def behind(self, most: int) -> bytes:
         """Return what its client has sent behind the request that is held: up to `most` bytes with the rest of that."""
 
-    @property
-    def opaque_reason(self) -> str | None:
-        """Why its bytes are not understood any more; None while they are."""
-
     def use_gate(self) -> None:
         """Have a gate from the next request on, if the side has gates."""
 

@@ -18,7 +18,7 @@ raise."""
 
 
 class Pass(Struct, frozen=True):
-    """The request goes to the broker as it came.
+    """The request, of which nothing was collected, goes to the broker as it came.
 
     `observer` or `answer_watcher`, if there is one, sees the response, and `watcher` the request, where it is streamed.
     """

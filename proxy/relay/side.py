@@ -150,6 +150,7 @@ class Side:
         stats, log = self.stats, self.log
         if isinstance(event, BecameOpaque):
             stats.passthrough[event.reason] += 1
+            stats.opaque[event.reason] += 1
             log.fault("opaque_connection", client, side=stats.side, reason=event.reason)
             return
         reason, version, replica_id = event

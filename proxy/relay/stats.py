@@ -20,7 +20,7 @@ OTHER_PEERS: Final = -1
 
 @dataclass(slots=True)
 class RelayStats:
-    """Counts of all listeners of one side. All but `connections` and `held` only grow."""
+    """Counts of all listeners of one side. All but `connections`, `held` and `opaque` only grow."""
 
     side: SideName
     connections: int = 0
@@ -69,6 +69,8 @@ class RelayStats:
 
     links: set[OpenLink] = field(default_factory=set)
     """The links that are open."""
+    opaque: Counter[str] = field(default_factory=Counter)
+    """How many of them have bytes that are not understood any more, by reason."""
     clients_bytes: Counter[Sender] = field(default_factory=Counter)
     """Bytes read so far of clients' links, by the peer that sent them. Each read counts them."""
     other_bytes: Counter[Sender] = field(default_factory=Counter)
@@ -92,11 +94,6 @@ class RelayStats:
         sent: dict[Sender, int] = {"client": relayed.requests, "upstream": relayed.answers}
         self.clients_bytes.subtract(sent)
         self.other_bytes.update(sent)
-
-    @property
-    def opaque(self) -> Counter[str]:
-        """How many links are open now whose bytes are not understood, by reason."""
-        return Counter(link.opaque_reason for link in self.links if link.opaque_reason is not None)
 
     def peer_of(self, replica_id: int) -> int:
         """Return the peer that a connection of `replica_id` is counted under."""

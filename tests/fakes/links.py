@@ -19,7 +19,6 @@ class FakeLink:
     relayed: Relayed = field(default_factory=Relayed)
     is_reading: bool = True
     session_end: float = float("inf")
-    opaque_reason: str | None = None
     why: str = ""
     """Why it was evicted."""
 

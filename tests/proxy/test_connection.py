@@ -47,7 +47,7 @@ class Talk:
 
     def decide_again(self) -> None:
         """Have the held request decided about again."""
-        self.core.decide_again()
+        self.core.work = self.core.decide_again()
         self._work()
 
     def sent(self) -> tuple[bytes, bytes]:

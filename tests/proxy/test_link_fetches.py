@@ -23,7 +23,7 @@ from weir.protocol.steps import at_once
 from weir.protocol.take_out import Passing
 from weir.proxy.log import EventLog
 from weir.proxy.relay import outcomes
-from weir.proxy.relay.fetches import ReplicaFetches, ThrottleFailed
+from weir.proxy.relay.fetches import ConnectionEnds, ReplicaFetches
 from weir.proxy.relay.open_link import Relayed
 from weir.proxy.relay.outcomes import Outcome
 from weir.proxy.relay.passage import Passage
@@ -413,7 +413,7 @@ def test_what_is_decided_is_a_value() -> None:
     assert isinstance(held, outcomes.Hold)
     assert (held.until, held.waits_for_budget) == (7.0, link.throttle)
     assert at_once(held.again()) == outcomes.Answer(Pending(1, answer=b"late"))
-    with pytest.raises(ThrottleFailed):
+    with pytest.raises(ConnectionEnds):
         link.take(fetch(1, 5))
 
 

@@ -172,6 +172,19 @@ async def live(rng: random.Random) -> None:
         assert (pool.lent, relay.fetch_memory.total, len(relay.held)) == ([], 0, 0)
 
 
+async def test_what_a_link_has_to_tell_is_counted_though_it_is_evicted_first() -> None:
+    """As in the middle of a large fetch's work, between the request that is told of and the end of the work."""
+    with logged() as (log, _):
+        relay = Side(cast(Throttle, ScriptedThrottle()), RelayStats("leader"), log)
+        ends = FakeTransport(), FakeTransport()
+        link = Link(relay, *ends, 5, sources=None, client_host="c", upstream_name="u", on_close=lambda _: None)
+        link.start()
+        link.connection.receive("client", memoryview(b"\x16\x03\x01\x02\x00\x01"))
+        link.evict("fetch_memory")
+        assert relay.stats.passthrough == {"tls": 1}
+        assert +relay.stats.opaque == {}
+
+
 @pytest.mark.parametrize("seed", range(60))
 async def test_whatever_happens_to_a_link_keeps_to_its_core(seed: int) -> None:
     await live(random.Random(seed))

@@ -131,7 +131,7 @@ async def test_what_is_not_kafka_passes_both_ways_and_is_counted(data: bytes, re
         assert relay.throttle.calls == []
         (line,) = relay.log.of("opaque_connection")
         assert line["reason"] == reason
-    assert relay.stats.opaque == {}
+    assert +relay.stats.opaque == {}
 
 
 async def test_sasl_handshake_v0_is_answered_and_then_tokens_pass() -> None:

@@ -25,7 +25,7 @@ from weir.protocol.response_scanner import FetchResponseScanner
 from weir.protocol.steps import at_once
 from weir.proxy.log import EventLog
 from weir.proxy.relay import outcomes
-from weir.proxy.relay.fetches import ReplicaFetches, ThrottleFailed
+from weir.proxy.relay.fetches import ConnectionEnds, ReplicaFetches
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import RelayStats
 from weir.quota.fetch.decisions import Forward
@@ -105,7 +105,7 @@ class Proxied:
         """Answer a request, while the clock moves."""
         try:
             return self._respond(request)
-        except (ThrottleFailed, Injected):  # the latter while an answer passes
+        except (ConnectionEnds, Injected):  # the latter while an answer passes
             self.fetches.close()
             self.fetches = ReplicaFetches(self.relay, None)
             raise Disconnected from None
