@@ -49,7 +49,8 @@ class UpstreamProbe:
     _speaks_tls: set[Address] = field(default_factory=set)  # of those where TLS passes as it is
     _moved: dict[Address, int] = field(default_factory=dict)  # bytes of the check under way, without those of TLS
     _probed_at: float = -math.inf
-    _failures: dict[Address, str | None] = field(default_factory=dict)
+    found: dict[Address, str | None] = field(default_factory=dict)
+    """By the last check: a sentence about each address that did not answer, None for the others."""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self, addresses: Iterable[Address]) -> None:
@@ -61,20 +62,16 @@ class UpstreamProbe:
         async with self._lock:
             if self._clock() - self._probed_at >= CACHE_SECONDS:
                 found = await asyncio.gather(*map(self._failure, self._addresses))
-                self._failures = dict(zip(self._addresses, found, strict=True))
+                self.found = dict(zip(self._addresses, found, strict=True))
                 self._probed_at = self._clock()
             return self.last_failures or []
 
     @property
     def last_failures(self) -> list[str] | None:
         """What `failures` returned last; None before the first check."""
-        if len(self._failures) < len(self._addresses):
+        if len(self.found) < len(self._addresses):
             return None
-        return [failure for failure in self._failures.values() if failure is not None]
-
-    def failure_of(self, address: Address) -> str | None:
-        """Return the sentence about one address, by the last check; None where it answered."""
-        return self._failures.get(address)
+        return [failure for failure in self.found.values() if failure is not None]
 
     async def _failure(self, address: Address) -> str | None:
         begin = self._clock()
@@ -120,6 +117,11 @@ async def _failure_of(upstream: object, answers: Awaitable[bool]) -> str | None:
         return f"upstream {upstream} cannot be reached: {os_error_reason(error)}"
 
 
+async def _connects(upstream: Upstream) -> bool:
+    (await connect(upstream.address, upstream.mark)).close()
+    return True
+
+
 LOOK_SECONDS: Final = 10.0
 
 
@@ -152,17 +154,17 @@ class UpstreamWatch:
 
     async def check(self) -> None:
         """Look once at all routes."""
-        now, idle = self._clock(), {}
+        in_use = {upstream.address for listener, upstream in self._routes() if listener.links}
+        idle: dict[Address, Upstream] = {}
         for listener, upstream in self._routes():
             if listener.links:
                 self._idle_since.pop(listener, None)
                 self._note(upstream, None)
             else:
-                self._idle_since.setdefault(listener, now)
-                idle[upstream.address] = upstream
-        in_use = {upstream.address for listener, upstream in self._routes() if listener.links}
-        asked = [upstream for address, upstream in idle.items() if address not in in_use]
-        await asyncio.gather(self.probe.failures(), *map(self._ask, asked))
+                self._idle_since.setdefault(listener, self._clock())
+                if upstream.address not in in_use:
+                    idle[upstream.address] = upstream
+        await asyncio.gather(self.probe.failures(), *map(self._ask, idle.values()))
 
     def status(self, listener: Listener) -> dict[str, Any]:
         """Return a route's state as plain JSON values; seconds without a link are exact to LOOK_SECONDS."""
@@ -200,13 +202,9 @@ class UpstreamWatch:
     async def _ask(self, upstream: Upstream) -> None:
         if upstream.peer is None:
             await self.probe.failures()
-            self._note(upstream, self.probe.failure_of(upstream.address))
-            return
-        self._note(upstream, await _failure_of(upstream, self._connects(upstream)))
-
-    async def _connects(self, upstream: Upstream) -> bool:
-        (await connect(upstream.address, upstream.mark)).close()
-        return True
+            self._note(upstream, self.probe.found.get(upstream.address))
+        else:
+            self._note(upstream, await _failure_of(upstream, _connects(upstream)))
 
     def _note(self, upstream: Upstream, failure: str | None) -> None:
         before = self._failures.get(upstream.address)

@@ -56,9 +56,9 @@ class Channel(Protocol):
     It raises OSError, EOFError and ProtocolError. It has no time-out of its own: set one around it.
     """
 
-    metadata_version: int
-    """The version in which to send Metadata requests."""
-    moved: int
+    metadata_version: int = 0
+    """The version in which to send Metadata requests, once it is agreed on."""
+    moved: int = 0
     """Bytes sent and received so far."""
 
     @property
@@ -102,7 +102,7 @@ def metadata_version(oldest: int, newest: int) -> int | None:
     return version if version >= max(oldest, FIRST_METADATA) else None
 
 
-class PlainChannel:
+class PlainChannel(Channel):
     """A `Channel` over plaintext, without authentication, to a broker that has topic ids.
 
     It uses the listener of the replicas. Older brokers are not asked over it: below Metadata v4 a request may create
@@ -110,8 +110,6 @@ class PlainChannel:
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.metadata_version = 0
-        self.moved = 0
         self._reader = reader
         self._writer = writer
         self._correlation_id = -1
@@ -124,15 +122,12 @@ class PlainChannel:
 
     @property
     def closed(self) -> bool:
-        """Whether either end has closed the connection."""
         return self._reader.at_eof() or self._writer.is_closing()
 
     def close(self) -> None:
-        """Close the connection at once."""
         self._writer.transport.abort()
 
     async def ask(self, question: Callable[[int], bytes]) -> Response:
-        """Send the request that `question` makes for a correlation id. Returns the response."""
         self._correlation_id += 1
         request = question(self._correlation_id)
         self._writer.write(request)

@@ -17,19 +17,17 @@ from weir.access.refusals import authentication_refused
 from weir.protocol.errors import FrameTooLarge
 from weir.protocol.header import SIZE
 from weir.protocol.metadata import FIRST_METADATA
-from weir.proxy.cluster.channel import CLIENT_ID, MAX_ANSWER_BYTES, Response, agreed
+from weir.proxy.cluster.channel import CLIENT_ID, MAX_ANSWER_BYTES, Channel, Response, agreed
 from weir.proxy.config.address import Address
 from weir.proxy.log import os_error_reason
 
 REQUEST_TIMEOUT_SECONDS = 5.0
 
 
-class KafkaChannel:
+class KafkaChannel(Channel):
     """A `Channel` that also sends aiokafka's own requests."""
 
     def __init__(self, connection: Any) -> None:
-        self.metadata_version = 0
-        self.moved = 0
         self._connection = connection  # aiokafka has no types
 
     @classmethod
@@ -40,15 +38,12 @@ class KafkaChannel:
 
     @property
     def closed(self) -> bool:
-        """Whether either end has closed it."""
         return not self._connection.connected()
 
     def close(self) -> None:
-        """Close it at once."""
         self._connection.close()
 
     async def ask(self, question: Callable[[int], bytes]) -> Response:
-        """Send the request that `question` makes for a correlation id. Returns the response."""
         sent = _Request(lambda correlation_id, _: question(correlation_id))
         frame = await _answered(lambda: self._connection.send(sent))
         self.moved += sent.size + SIZE.size + len(frame)

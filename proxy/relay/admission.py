@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Final, Literal, get_args
 
 from weir.proxy.config.address import IPAddress
@@ -124,12 +125,7 @@ class FirstRequests:
     def expire(self) -> None:
         """Close the links whose time is over."""
         before = self.clock() - self.seconds
-        due = []
-        for link, since in self._since.items():
-            if since > before:
-                break
-            due.append(link)
-        for link in due:
+        for link, _ in list(takewhile(lambda one: one[1] <= before, self._since.items())):
             del self._since[link]
             if link.relayed.requests < _SMALLEST_REQUEST:
                 link.evict("no_request_came")

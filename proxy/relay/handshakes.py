@@ -70,11 +70,6 @@ async def shaken(
     return wrapped
 
 
-async def readable(descriptor: int) -> None:
-    """Wait until a socket may be read."""
-    await _ready(descriptor, for_read=True)
-
-
 async def _shake_hands(wrapped: ssl.SSLSocket) -> None:
     while True:
         try:
@@ -214,7 +209,7 @@ _TOO_MANY: Final = "it gave way to a newer one, as too many were under way"
 
 async def _begins_with_tls(client: socket.socket) -> bool:
     """Wait for a client's first byte, and look at it without taking it."""
-    await readable(client.fileno())
+    await _ready(client.fileno(), for_read=True)
     first = b""
     with contextlib.suppress(OSError):
         first = client.recv(1, socket.MSG_PEEK)

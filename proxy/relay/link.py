@@ -379,11 +379,6 @@ class Link:
     # What others see of it
 
     @property
-    def opaque_reason(self) -> str | None:
-        """Why its bytes are not understood any more; None while they are."""
-        return self.connection.opaque_reason
-
-    @property
     def relayed(self) -> Relayed:
         """The bytes that both peers have sent so far."""
         return Relayed(self.from_client.moved, self.from_upstream.moved)

@@ -20,7 +20,7 @@ from weir.proxy.relay.side import Side
 from weir.proxy.relay.stand_in import StandIns
 from weir.proxy.relay.transport import TcpTransport, Transport, connect, set_options
 from weir.proxy.tls.live_keys import TlsClient, TlsServer
-from weir.proxy.tls.results import HandshakeFailed
+from weir.proxy.tls.results import LASTING_FAILURES, HandshakeFailed
 
 _BACKLOG: Final = 1024
 _ACCEPTS_IN_A_ROW: Final = 2  # in one turn of the loop: each costs up to half a millisecond
@@ -282,8 +282,8 @@ class Listener:
                 self.side.stats.connections_silent += 1
             elif not isinstance(error, HandshakeFailed):
                 self._report_failure(error, client_host, upstream)
-            elif self.stand_ins is not None:  # the failure itself is reported
-                self.stand_ins.handshake_failed(error.result, str(upstream), client_host)
+            elif self.stand_ins is not None and error.result in LASTING_FAILURES:  # the failure itself is reported
+                self.stand_ins.failed(str(upstream), client_host)
             client.close()
             self._count_closed(client_host)
             return

@@ -36,34 +36,25 @@ _FORGOTTEN_SECONDS: Final = 600.0
 _MOST_CLIENTS: Final = 1_000
 
 
-@dataclass(slots=True)
-class _Failures:
-    last_at: float
-    count: int = 1
-
-
 class ThrottleFaults:
-    """Those of one side, by client. `clock` gives monotonic seconds."""
+    """Counts how often the throttle of one side failed, by client. `clock` gives monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._by_client: OrderedDict[Hashable, _Failures] = OrderedDict()
+        self._by_client: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()  # when last, and how often
 
     def failed(self, client: Hashable) -> None:
         """Note that the throttle failed on a client's connection."""
         now = self._clock()
-        known = self._by_client.pop(client, None)
-        if known is None or now - known.last_at > _FORGOTTEN_SECONDS:
-            known = _Failures(now, 0)
-        known.last_at, known.count = now, known.count + 1
-        self._by_client[client] = known
+        last_at, count = self._by_client.pop(client, (now, 0))
+        self._by_client[client] = now, count + 1 if now - last_at <= _FORGOTTEN_SECONDS else 1
         if len(self._by_client) > _MOST_CLIENTS:
             self._by_client.popitem(last=False)
 
     def spared_until(self, client: Hashable) -> float:
         """Return until when the spare is to decide about a client's fetches (clock seconds)."""
-        known = self._by_client.get(client)
-        return float("-inf") if known is None or known.count < FAILURES else known.last_at + SPARE_SECONDS
+        last_at, count = self._by_client.get(client, (-math.inf, 0))
+        return last_at + SPARE_SECONDS if count >= FAILURES else -math.inf
 
 
 CONNECT_SECONDS: Final = 5.0

@@ -11,7 +11,6 @@ from weir.proxy.relay.link import Link
 from weir.proxy.relay.side import Side
 from weir.proxy.tls.keys import Keys
 from weir.proxy.tls.live_keys import TlsClient, TlsServer
-from weir.proxy.tls.results import LASTING_FAILURES, HandshakeResult
 
 FAILURES: Final = 3
 """So many connections in a row are no chance. A follower that is refused comes back after a second."""
@@ -74,17 +73,12 @@ class StandIns:
             client.end = asyncio.get_running_loop().call_later(client.pass_seconds, self._break, upstream, host)
         return True
 
-    def handshake_failed(self, result: HandshakeResult, upstream: str, host: str) -> None:
-        """Note that a client's connection has no TLS, on one of its ends."""
-        if result in LASTING_FAILURES:
-            self._failed(upstream, host)
-
     def closed(self, link: Link) -> None:
         """Note that a connection has ended, which is not among `links` any more."""
         if _works(link):
             self._failing.pop((link.upstream_name, link.client_host), None)
         elif link.tls_broken:
-            self._failed(link.upstream_name, link.client_host)
+            self.failed(link.upstream_name, link.client_host)
 
     def try_again(self) -> None:
         """With other keys than those that failed, break what passes as it is, once: followers come back."""
@@ -92,7 +86,8 @@ class StandIns:
             for upstream, host in list(self._failing):
                 self._break(upstream, host)
 
-    def _failed(self, upstream: str, host: str) -> None:
+    def failed(self, upstream: str, host: str) -> None:
+        """Note that TLS failed on one end of a client's connection, as it may again."""
         if any(link.upstream_name == upstream and _works(link) for link in self.links):
             return
         now = self._side.clock()
@@ -120,7 +115,7 @@ class StandIns:
             client.passes, client.failures, client.end = False, 0, None
             client.pass_seconds = min(2 * client.pass_seconds, LONGEST_PASS_SECONDS)
         for link in list(self.links):
-            if link.opaque_reason == "tls" and (link.upstream_name, link.client_host) == (upstream, host):
+            if link.connection.opaque_reason == "tls" and (link.upstream_name, link.client_host) == (upstream, host):
                 link.close()
 
     @property
@@ -135,4 +130,4 @@ def stand_ins(server: TlsServer | None, client: TlsClient | None, side: Side) ->
 
 def _works(link: Link) -> bool:
     """Whether a connection had an answer through TLS that is ended here."""
-    return bool(link.relayed.answers) and link.opaque_reason is None
+    return bool(link.relayed.answers) and link.connection.opaque_reason is None

@@ -154,7 +154,6 @@ class TlsTransport:
         self._tell_of_ahead()
 
     def unwatch_reads(self) -> None:
-        """Stop watching. Does nothing where nobody watches."""
         self._on_read = None
         if self._reread is not None:
             self._reread.cancel()
@@ -175,7 +174,6 @@ class TlsTransport:
             self._loop.add_writer(self._descriptor, self._writable)
 
     def unwatch_sends(self) -> None:
-        """Stop watching. Does nothing where nobody watches."""
         self._on_send = None
         if self._send_waits_for_read:
             self._send_waits_for_read = False

@@ -123,13 +123,13 @@ class Transport(Protocol):
         """Call `callback` whenever there may be something to read, until `unwatch_reads`."""
 
     def unwatch_reads(self) -> None:
-        """Stop the calls of `watch_reads`."""
+        """Stop the calls of `watch_reads`. Does nothing where there are none."""
 
     def watch_sends(self, callback: Callable[[], None]) -> None:
         """Call `callback` whenever something may be sent, until `unwatch_sends`."""
 
     def unwatch_sends(self) -> None:
-        """Stop the calls of `watch_sends`."""
+        """Stop the calls of `watch_sends`. Does nothing where there are none."""
 
     def close(self) -> None:
         """Close the connection at once. It must not be watched any more."""
@@ -179,19 +179,15 @@ class WatchedSocket:
             return b""
 
     def watch_reads(self, callback: Callable[[], None]) -> None:
-        """Watch with the loop's add_reader."""
         self._loop.add_reader(self._descriptor, callback)
 
     def unwatch_reads(self) -> None:
-        """Stop watching. Does nothing where nobody watches."""
         self._loop.remove_reader(self._descriptor)
 
     def watch_sends(self, callback: Callable[[], None]) -> None:
-        """Watch with the loop's add_writer."""
         self._loop.add_writer(self._descriptor, callback)
 
     def unwatch_sends(self) -> None:
-        """Stop watching. Does nothing where nobody watches."""
         self._loop.remove_writer(self._descriptor)
 
     def close(self) -> None:

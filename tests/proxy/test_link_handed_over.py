@@ -113,7 +113,7 @@ async def test_bytes_that_are_not_understood_go_on() -> None:
             await broker.send(b"back")
             await client.expect(b"back")
             await to.until(lambda: to.listener.links)
-            assert next(iter(to.listener.links)).opaque_reason == "tls"
+            assert next(iter(to.listener.links)).connection.opaque_reason == "tls"
 
 
 async def test_end_of_a_sasl_session_is_known_to_the_next() -> None:

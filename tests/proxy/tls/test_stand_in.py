@@ -199,11 +199,11 @@ def test_failures_at_one_upstream_decide_nothing_at_another(keys: Keys, monkeypa
     monkeypatch.setattr(stand_in, "FAILING_SECONDS", 0.0)
     side = Side(cast(Throttle, ScriptedThrottle()), RelayStats("leader"), EventLog("tests.stand_in"))
     trials = stand_in.StandIns(standing_in(keys, keys.broker), keys.client(), side)
-    works = Mock(upstream_name="b:9092", relayed=Relayed(1, 1), opaque_reason=None)
+    works = Mock(upstream_name="b:9092", relayed=Relayed(1, 1), connection=Mock(opaque_reason=None))
     trials.links.add(works)
     for upstream in ("a:9092", "b:9092"):
         for _ in range(FAILURES):
-            trials.handshake_failed("refused_by_peer", upstream, "10.0.0.2")
+            trials.failed(upstream, "10.0.0.2")
     failing = [key for key, client in trials._failing.items() if client.passes]
     assert failing == [("a:9092", "10.0.0.2")], "b has a connection that works, and a has none"
     assert not trials.lets_pass("b:9092", "10.0.0.2")
