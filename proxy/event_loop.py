@@ -108,7 +108,7 @@ class LoopLoad:
 
     @property
     def busy(self) -> float:
-        """The share of the last 10 s, from 0 to 1."""
+        """The share of the last 10 s in which the loop worked, from 0 to 1."""
         if len(self._ticks) < 2:
             return 0.0
         first, last = self._ticks[0], self._ticks[-1]
@@ -121,7 +121,7 @@ class LoopLoad:
 
     @property
     def late_seconds(self) -> float:
-        """The 99th percentile of the last 10 s."""
+        """How late the loop called back, in seconds: the 99th percentile of the last 10 s."""
         late = sorted(tick.late for tick in self._ticks)
         return late[math.ceil(0.99 * len(late)) - 1] if late else 0.0
 

@@ -53,7 +53,7 @@ class Interfaces:
         return int((self._sys / name / "statistics" / f"{which}_bytes").read_text())
 
     def _interface(self, peer: IPAddress) -> str | None:
-        """Return that of the longest prefix, and of the lowest metric among these."""
+        """Return the interface of the route to a peer: of the longest prefix, and the lowest metric among these."""
         rows = self._routes4() if peer.version == 4 else self._routes6()
         bits = 8 * len(peer.packed)
         fitting = [

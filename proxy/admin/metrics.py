@@ -339,11 +339,11 @@ class _Sides:
         self._sides = sides
 
     def gauge(self, name: str, documentation: str, value: Callable[[Side], float]) -> Family:
-        """Return one with a sample for each side."""
+        """Return a gauge with a sample for each side."""
         return gauge(name, documentation, {side.throttle.side: value(side) for side in self._sides}, "side")
 
     def counter(self, name: str, documentation: str, value: Callable[[Side], float]) -> Family:
-        """Return one with a sample for each side."""
+        """Return a counter with a sample for each side."""
         return counter(name, documentation, {side.throttle.side: value(side) for side in self._sides}, "side")
 
     def pairs(

@@ -84,7 +84,7 @@ def strictness_notes(config: Config, all_keys: Iterable[LiveKeys]) -> Iterator[t
 
 
 def strictness_findings(config: Config, all_keys: Iterable[LiveKeys]) -> Iterator[Finding]:
-    """Yield the same as findings: a warning, and a failure where they are refused."""
+    """Yield what `strictness_notes` does, as findings: warnings, or failures where certificates are refused for it."""
     for names, sentence in strictness_notes(config, all_keys):
         yield Finding("fail" if config.strict_tls else "warn", names, sentence)
 

@@ -73,7 +73,7 @@ class World:
 
     @property
     def teller(self) -> Seen | None:
-        """One who told of the cluster; None where nobody did."""
+        """What was seen at an upstream that told of the cluster; None where none did."""
         return next((seen for seen in self.seen.values() if seen.brokers), None)
 
 

@@ -42,7 +42,7 @@ def load_config(path: Path, own_broker: OwnBroker | None = None) -> Config:
 
 
 def parse_config(text: str, own_broker: OwnBroker | None = None) -> Config:
-    """Read and check the text of a configuration file; see `load_config`."""
+    """Read and check the text of a configuration file, as `load_config` does the file."""
     try:
         plain = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -31,7 +31,7 @@ from weir.protocol.steps import Steps
 from weir.proxy.limits.produce_answer import ProduceAnswer
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.relay.open_link import OpenLink
-from weir.proxy.relay.outcomes import Answer, Forward, GateState, Hold, Outcome, Pass
+from weir.proxy.relay.outcomes import GateState, Outcome, PassOn, Reply, Send, Wait
 from weir.proxy.relay.side import Side
 
 LOOK_SECONDS: Final = 0.2
@@ -41,13 +41,13 @@ PATIENT_SECONDS: Final = 0.5
 """For how long a request of another kind is seen to wait behind a Produce before that gives way to it."""
 
 MOST_LOOKED: Final = 2**17
-"""Bytes from the held request on that are looked at for that."""
+"""How many bytes, from the held request on, are searched for another one that it gives way to."""
 
 MOST_TOLD_PRODUCE_SECONDS: Final = 15.0
 """The most that a producer is told to wait where its pause is longer than a request can be held."""
 
 _LIMITED: Final = (FETCH, PRODUCE, SHARE_FETCH)
-_NEVER: Final = -1  # no generation of the clients
+_NO_GENERATION: Final = -1  # that the clients ever have
 _MOST_IN_FLIGHT: Final = 5  # requests of a producer (max.in.flight.requests.per.connection)
 _INVALID_FETCH_SESSION_EPOCH: Final = 71
 _UNKNOWN_HIGH_WATERMARK: Final = -1
@@ -66,7 +66,7 @@ class LinkGate:
         self._held: RequestBegins | None = None
         self._known: Client | None = None  # who sent the last request; None: no rule covers it
         self._known_as = b""  # its id as on the wire
-        self._known_at = _NEVER  # generation of the clients
+        self._known_at = _NO_GENERATION  # generation of the clients
         self._brought: bool | None = None  # whether the last Fetch brought records; None where there was none
         self._behind_since: float | None = None  # when a request of another kind was first seen behind the held one
         self._before_it = 0  # requests between the held one and that
@@ -84,7 +84,8 @@ class LinkGate:
     def may_hold(self, head: RequestHead, frame: Head, may_be_replicas: bool, /) -> ResponseWatcher | bool:
         """Return whether it is a request that moves records, but of the known client only where that has to wait.
 
-        What fetches while nothing waits is seen by what is returned. `arrived` does the same, but for much more.
+        A fetch that comes while nothing waits passes, and what is returned counts its answer. `arrived` would decide
+        the same, and cost much more.
         """
         _, api_key, version, *_ = head
         if api_key not in _LIMITED:
@@ -113,8 +114,8 @@ class LinkGate:
         counts.on_passed = partial(self._fetched, client)
         return counts
 
-    def arrived(self, request: RequestBegins) -> Pass | Hold:
-        """Hold or pass a request that has come."""
+    def arrived(self, request: RequestBegins) -> PassOn | Wait:
+        """Have a request wait that has come, or let it pass."""
         sender, clients = request.sender, self._stage.clients
         if self._before_it:
             self._before_it -= 1
@@ -123,10 +124,10 @@ class LinkGate:
         if self._known_at != clients.generation or not sender.start.startswith(self._known_as, CLIENT_ID_AT):
             self._known = self._stage.client(sender.client_id)
             self._known_as = sender.client_id_field
-            self._known_at = clients.generation if self._known_as else _NEVER
+            self._known_at = clients.generation if self._known_as else _NO_GENERATION
         client = self._known
         if client is None:
-            return Pass()
+            return PassOn()
         if request.may_be_replicas:
             return self._not_counted()
         now = self._stage.clock()
@@ -141,7 +142,7 @@ class LinkGate:
             return self._goes(request, client)
         if _ends_session(request):
             self.gone()
-            return Pass()
+            return PassOn()
         if request.head.api_key == PRODUCE and self._is_urgent(client, now):
             return self._cut(request, client)
         return self._hold(request, client, wait, now, since, self._held_until(request, since))
@@ -156,14 +157,14 @@ class LinkGate:
         return GateState(owed, tuple(self._answered), self._since) if sends else GateState(owed)
 
     def go_on_from(self, before: GateState) -> None:
-        """Owe that too. What was sent to the process before waits no longer than it would have there."""
+        """Owe what was owed there, too. A request that was sent to that process waits no longer than it would have."""
         self._stage.clients.owe(before.owed)
         self._answered.extend(before.answered)
         self._sent_before = len(before.answered)
         self._since = before.since
 
     def gone(self) -> None:
-        """Leave the lines."""
+        """Leave the line in which the link waits: its held request is dropped, or it is closed."""
         client, self._client = self._client, None
         if self._held is not None and not self._held.head.expects_response:
             self._stage.holds_cut["dropped"] += 1  # and its client sends it to nobody else
@@ -195,7 +196,7 @@ class LinkGate:
         self._has_waited = self._has_waited or wait > 0
         return wait
 
-    def _goes(self, request: RequestBegins, client: Client) -> Pass:
+    def _goes(self, request: RequestBegins, client: Client) -> PassOn:
         self._held = self._since = None
         if self._has_waited:
             client.goes(self)
@@ -204,11 +205,11 @@ class LinkGate:
 
     def _hold(
         self, request: RequestBegins, client: Client, wait: float, now: float, since: float, until: float
-    ) -> Hold:
+    ) -> Wait:
         self._held, self._since = request, since
         client.rates.waits(self, since)
         again = min(now + min(wait, LOOK_SECONDS), until)
-        return Hold(again, partial(self._again, request, client, since, until))
+        return Wait(again, partial(self._again, request, client, since, until))
 
     def _again(self, request: RequestBegins, client: Client, since: float, until: float) -> Steps[Outcome]:
         """Decide, in one step, about a request that is held."""
@@ -226,10 +227,10 @@ class LinkGate:
         client.sent_away(self)
         self._stage.holds_cut["answered"] += 1
         if data is None:
-            return Answer(Pending(head.correlation_id, answer=answer))
+            return Reply(Pending(head.correlation_id, answer=answer))
         if (counts := counts_of(head.api_key, head.api_version)) is not None:
             counts.on_passed = partial(self._stage.count, client)
-        return Forward(data, Pending(head.correlation_id, watcher=counts))
+        return Send(data, Pending(head.correlation_id, watcher=counts))
 
     def _gives_way(self, request: RequestBegins, client: Client) -> bool:
         """Return whether it goes before its time, for what its client has sent behind it."""
@@ -247,43 +248,43 @@ class LinkGate:
         since = self._behind_since
         return since is not None and now - since >= PATIENT_SECONDS and client.pause() <= MOST_OWED_SECONDS
 
-    def _cut(self, request: RequestBegins, client: Client) -> Pass:
-        """Pass it before its pause is over."""
+    def _cut(self, request: RequestBegins, client: Client) -> PassOn:
+        """Let a held request pass before its pause is over."""
         self.gone()
         self._stage.holds_cut["passed"] += 1
         return self._passed(request, client)
 
-    def _passed(self, request: RequestBegins, client: Client) -> Pass:
+    def _passed(self, request: RequestBegins, client: Client) -> PassOn:
         head = request.head
         counts = counts_of(head.api_key, head.api_version)
         if counts is None:
             return self._not_counted()
         if head.api_key != PRODUCE:
             counts.on_passed = partial(self._fetched, client)
-            return Pass(answer_watcher=counts)
+            return PassOn(answer_watcher=counts)
         counts.left = head.frame_size
         counts.on_passed = partial(self._produced, client)
         if not head.expects_response:
-            return Pass(watcher=counts.watch)
+            return PassOn(watcher=counts.watch)
         self._produces += 1
         is_transactional, facts = request.sender.is_transactional, HOLDS[_kind(request)]
         most_told = facts.most if is_transactional else MOST_TOLD_PRODUCE_SECONDS
         held = facts.seconds(request.sender.wait_seconds)
         answer = ProduceAnswer(self._stage, client, head.api_version, held, most_told, self._produce_answered)
-        return Pass(answer, counts.watch)
+        return PassOn(answer, counts.watch)
 
-    def _shortened(self, request: RequestBegins, passed: Pass, held: float) -> Outcome:
+    def _shortened(self, request: RequestBegins, passed: PassOn, held: float) -> Outcome:
         """Take what a Fetch without a session was held for off the time that it waits at the broker."""
         wait = request.sender.wait_seconds
         if not held or not wait or passed.answer_watcher is None or _kind(request) != "fetch":
             return passed
         data = request.sender.with_wait(round(1000 * max(0.0, wait - held)))
-        return Forward(data, Pending(request.head.correlation_id, watcher=passed.answer_watcher))
+        return Send(data, Pending(request.head.correlation_id, watcher=passed.answer_watcher))
 
-    def _not_counted(self) -> Pass:
+    def _not_counted(self) -> PassOn:
         self._stage.not_counted["version"] += 1
         self.gone()
-        return Pass()
+        return PassOn()
 
     def _fetched(self, client: Client, counts: RecordCounts) -> None:
         self._brought = self._stage.count(client, counts) > 0

@@ -27,11 +27,10 @@ from weir.protocol.response_scanner import Buffer
 from weir.protocol.response_stream import Pending, ResponseStream
 from weir.protocol.sasl_answer import SaslAnswer
 from weir.protocol.steps import Steps
-from weir.proxy.relay import outcomes
 from weir.proxy.relay.buffers import SMALL_BUFFER_SIZE
 from weir.proxy.relay.fetches import ReplicaFetches, with_size
 from weir.proxy.relay.open_link import HandedOver, Sender
-from weir.proxy.relay.outcomes import Outcome, RequestGate, RequestWatcher
+from weir.proxy.relay.outcomes import Outcome, PassOn, Reply, RequestGate, RequestWatcher, Send, Wait
 
 MOST_PENDING: Final = 1024
 """The most requests that wait for responses. With more, nothing is read from the client."""
@@ -40,7 +39,7 @@ MOST_FETCHES: Final = 8
 """The most replica fetches among them, as each keeps its plan. Kafka's fetchers have one under way."""
 
 _NOTHING: Final = memoryview(b"")
-_PLAIN: Final = outcomes.Pass()
+_PLAIN: Final = PassOn()
 
 
 Phase = Literal["open", "draining", "lingering", "closed"]
@@ -72,7 +71,7 @@ class Connection:
     to_client: list[Buffer] = field(default_factory=list)
     work: Steps[None] | None = None
     """What is to be done before any other byte of the link is taken. Whoever has done it sets this to None."""
-    hold: outcomes.Hold | None = None
+    hold: Wait | None = None
     """What the held request waits for: call `decide_again` then. All later requests wait with it."""
     is_crowded: bool = False
     """Whether the client has as much under way as it may. Call `ease` now and then."""
@@ -93,7 +92,7 @@ class Connection:
     gate: RequestGate | None = None
     _held: ReplicaFetch | RequestBegins | None = None
     _discarded: float = 0  # bytes still to come that do not go to the broker
-    _passing: outcomes.Pass = _PLAIN  # what was decided about the next request that passes
+    _passing: PassOn = _PLAIN  # what was decided about the next request that passes
     _watcher: RequestWatcher | None = None  # of the request that passes now
 
     # What may be done
@@ -345,7 +344,7 @@ class Connection:
         held, hold = self._held, self.hold
         assert held is not None and hold is not None  # noqa: S101
         outcome = yield from hold.again()
-        if isinstance(outcome, outcomes.Hold):
+        if isinstance(outcome, Wait):
             self.hold = outcome
             return
         self._held = self.hold = None
@@ -357,19 +356,19 @@ class Connection:
     def _carry_out(self, outcome: Outcome, request: ReplicaFetch | RequestBegins) -> None:
         """Do with a request what was decided."""
         match outcome:
-            case outcomes.Pass():
+            case PassOn():
                 assert isinstance(request, RequestBegins)  # noqa: S101 - a fetch that was collected is sent anew
                 self._watcher = outcome.watcher
                 if request.head.expects_response:
                     self._passing = outcome
-            case outcomes.Hold():
+            case Wait():
                 self._held, self.hold = request, outcome
                 self._close_if_over()
-            case outcomes.Forward(data, pending, is_granted):
+            case Send(data, pending, is_granted):
                 self._replace(request)
                 self._expect(pending, is_granted=is_granted)
                 self.to_upstream.append(data)
-            case outcomes.Answer(pending):
+            case Reply(pending):
                 self._replace(request)
                 self._expect(pending)
                 self.to_client += self.responses.ready_answers()

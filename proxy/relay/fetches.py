@@ -22,8 +22,7 @@ from weir.protocol.response_scanner import FetchResponseScanner
 from weir.protocol.response_stream import Pending, ResponseObserver
 from weir.protocol.steps import Steps
 from weir.proxy.log import innermost_frame
-from weir.proxy.relay import outcomes
-from weir.proxy.relay.outcomes import Outcome
+from weir.proxy.relay.outcomes import Outcome, Reply, Send, Wait
 from weir.proxy.relay.replica_sources import ReplicaSources
 from weir.proxy.relay.side import Side
 from weir.quota.fetch.decisions import Answer, Decision, Hold
@@ -181,7 +180,7 @@ class ReplicaFetches:
                 return self._hold(event, request, decision, held_since)
             if isinstance(decision, Answer):
                 self.side.stats.fetches_answered += 1
-                return outcomes.Answer(Pending(event.header.correlation_id, answer=decision.frame))
+                return Reply(Pending(event.header.correlation_id, answer=decision.frame))
             header, is_unchanged = event.header, decision.request is request
             scanner = FetchResponseScanner(header.api_version, header.correlation_id, decision.expected)
             data = with_size(event.frame) if is_unchanged else (yield from encoding_steps(decision.request))
@@ -192,7 +191,7 @@ class ReplicaFetches:
         except Exception as error:
             raise self._failed(error) from error
         self.in_flight += 1
-        return outcomes.Forward(data, Pending(header.correlation_id, scanner), decision.is_granted)
+        return Send(data, Pending(header.correlation_id, scanner), decision.is_granted)
 
     def _plan(self, request: FetchRequest, held_since: float | None) -> Steps[Decision]:
         side = self.side
@@ -219,15 +218,13 @@ class ReplicaFetches:
         held_seconds = max(now - held_since, _LEAST_HELD_SECONDS) if now < self.session_end else _LONG_HELD_SECONDS
         return (yield from self.throttle.plan_steps(request, held_seconds))
 
-    def _hold(
-        self, event: ReplicaFetch, request: FetchRequest, decision: Hold, held_since: float | None
-    ) -> outcomes.Hold:
+    def _hold(self, event: ReplicaFetch, request: FetchRequest, decision: Hold, held_since: float | None) -> Wait:
         if held_since is None:
             held_since = self.side.clock()
             self.side.stats.fetches_held += 1
         elif self.side.clock() >= self.session_end:
             raise ConnectionEnds
-        return outcomes.Hold(
+        return Wait(
             min(decision.until, self.session_end), partial(self._decide, event, request, held_since), self.throttle
         )
 
@@ -237,12 +234,12 @@ class ReplicaFetches:
         self.side.throttle_faults.failed(self._client)
         return ConnectionEnds()
 
-    def _pass_from_now_on(self, event: ReplicaFetch, reason: str, error: Exception) -> outcomes.Forward:
+    def _pass_from_now_on(self, event: ReplicaFetch, reason: str, error: Exception) -> Send:
         side = self.side
         side.log.fault(reason, str(self.peer), side=side.stats.side, reason=str(error))
         side.stats.passthrough[reason] += 1
         self._release()
-        return outcomes.Forward(with_size(event.frame), Pending(event.header.correlation_id))
+        return Send(with_size(event.frame), Pending(event.header.correlation_id))
 
     def _release(self) -> None:
         """Decode no more fetches.

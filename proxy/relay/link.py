@@ -20,7 +20,7 @@ from weir.proxy.relay.connection import Connection
 from weir.proxy.relay.direction import Direction
 from weir.proxy.relay.fetches import ConnectionEnds, ReplicaFetches
 from weir.proxy.relay.open_link import HandedOver, Relayed, Sender, Why
-from weir.proxy.relay.outcomes import GateState, Hold
+from weir.proxy.relay.outcomes import GateState, Wait
 from weir.proxy.relay.passage import Passage
 from weir.proxy.relay.pump import BLOCKED, IN_LINE, UNTAKEN
 from weir.proxy.relay.replica_sources import ReplicaSources
@@ -70,7 +70,7 @@ class Link:
     """Whether its bytes are understood, and none was a replica's fetch: its bytes count as a client's until then."""
     _passage: Passage = field(init=False)
     _replans_later: bool = field(init=False, default=False)
-    _hold: Hold | None = field(init=False, default=None)  # as last carried out
+    _hold: Wait | None = field(init=False, default=None)  # as last carried out
     _state: tuple[object, ...] = field(init=False)  # the same
     _gone_since: float | None = field(init=False, default=None)
     """When a client was found gone while a request of it was held."""
@@ -317,7 +317,7 @@ class Link:
         self._loop.call_soon(self._let_go)  # not now: a part of the link may have called this
 
     def _let_go(self) -> None:
-        """Drop the parts that refer to the link, which is then freed at once. See `proxy/collector.py`."""
+        """Drop the parts that refer to the link, which is then freed at once, without the garbage collector."""
         self.connection.free()
         del self.from_client, self.from_upstream, self._passage
 

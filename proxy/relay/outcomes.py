@@ -17,7 +17,7 @@ RequestWatcher = Callable[[memoryview], bool]
 raise."""
 
 
-class Pass(Struct, frozen=True):
+class PassOn(Struct, frozen=True):
     """The request, of which nothing was collected, goes to the broker as it came.
 
     `observer` or `answer_watcher`, if there is one, sees the response, and `watcher` the request, where it is streamed.
@@ -28,7 +28,7 @@ class Pass(Struct, frozen=True):
     answer_watcher: ResponseWatcher | None = None
 
 
-class Forward(Struct, frozen=True):
+class Send(Struct, frozen=True):
     """`data` goes to the broker instead of the request, and `pending` waits for the response.
 
     `is_granted`: on the leader's side, bytes of a quota may come with the response.
@@ -39,13 +39,13 @@ class Forward(Struct, frozen=True):
     is_granted: bool = False
 
 
-class Answer(Struct, frozen=True):
+class Reply(Struct, frozen=True):
     """The broker does not see the request. The answer in `pending` goes to the client when its turn comes."""
 
     pending: Pending
 
 
-class Hold(Struct, frozen=True):
+class Wait(Struct, frozen=True):
     """The request waits, and so do all that follow it on its connection.
 
     `again` is to be called at `until` (clock seconds of the relay), or earlier when something changes. It returns, in
@@ -58,7 +58,7 @@ class Hold(Struct, frozen=True):
     waits_for_budget: object = None
 
 
-Outcome = Pass | Forward | Answer | Hold
+Outcome = PassOn | Send | Reply | Wait
 
 
 class GateState(Struct, frozen=True):
@@ -86,7 +86,7 @@ class RequestGate(Protocol):
         on. `may_be_replicas` is that of RequestBegins.
         """
 
-    def arrived(self, request: RequestBegins) -> Pass | Hold:
+    def arrived(self, request: RequestBegins) -> PassOn | Wait:
         """Return what becomes of a request of which nothing has passed yet.
 
         It is not kept, so its size does not matter.

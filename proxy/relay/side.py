@@ -20,7 +20,7 @@ from weir.proxy.relay.buffers import BufferPool
 from weir.proxy.relay.fetch_memory import FetchMemory
 from weir.proxy.relay.handshakes import Handshakes, OpenTls, open_here
 from weir.proxy.relay.open_link import OpenLink, Sender, Why
-from weir.proxy.relay.outcomes import Hold, RequestGate
+from weir.proxy.relay.outcomes import RequestGate, Wait
 from weir.proxy.relay.stats import RelayStats
 from weir.proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
 from weir.proxy.tls.results import TlsStats
@@ -179,7 +179,7 @@ class HeldFetches:
     def __len__(self) -> int:
         return len(self._links)
 
-    def wait(self, link: OpenLink, hold: Hold | None) -> None:
+    def wait(self, link: OpenLink, hold: Wait | None) -> None:
         """Have a link's request planned again as `hold` says. It replaces earlier ones; None: the request is gone.
 
         One that waits for budget is put at the end of those that do. One that is in keeps its place.

@@ -74,7 +74,7 @@ class RelayStats:
     clients_bytes: Counter[Sender] = field(default_factory=Counter)
     """Bytes read so far of clients' links, by the peer that sent them. Each read counts them."""
     other_bytes: Counter[Sender] = field(default_factory=Counter)
-    """Bytes read so far of links that are replicas', or whose bytes are not understood."""
+    """Bytes read so far of all other links: replicas', and those whose bytes are not understood."""
 
     @property
     def relayed(self) -> Relayed:

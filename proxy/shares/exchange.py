@@ -44,11 +44,11 @@ class ShareRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShareAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer: a word on each, or why what was said of it counts for nothing."""
+    """The answer to a ShareRequest: a word on each rate, or why what was said of it counts for nothing."""
 
     broker_id: _Count
     seconds: float = 0
-    """Previews need it: so they hear that this one lives, and lends nothing."""
+    """Always 0, which tells previews of weir that this one lives, and lends nothing."""
     words: dict[_Name, Word] = {}
     refused: dict[_Name, str] = {}
 
@@ -112,7 +112,7 @@ class Exchange:
     _numbers: count[int] = field(default_factory=lambda: count(1))
     _begins: bool = True
     _missed_at: dict[str | None, float] = field(default_factory=dict)
-    """When each rate was not had; None: any, as the process began."""
+    """When this sidecar last did not share a rate, by its name; None: when the process began, and shared none."""
     _targets: Sequence[Target] = ()
     _looked_at: float = -LOOK_SECONDS
     _learnt: dict[Address, int] = field(default_factory=dict)

@@ -95,9 +95,10 @@ def load_server_keys(files: KeyFiles, client_auth: ClientAuth) -> Keys:
 
 
 def load_client_keys(files: KeyFiles, *, checks_name: bool) -> Keys:
-    """Load the keys of an end that connects; it may have no certificate. KeysError as above. It blocks.
+    """Load the keys of an end that connects; it may have no certificate. It blocks.
 
     With `checks_name` the other end's certificate has to have the name that is connected to.
+    KeysError says which file cannot be used.
     """
     context = client_context(strict=files.strict)
     context.check_hostname = checks_name

@@ -206,7 +206,7 @@ class WorkerLink:
 
 
 class Way(Pump):
-    """One direction: bytes as they are."""
+    """One direction of a worker's link: a pump that sends bytes as they came."""
 
     __slots__ = ("_link", "has_ended")
 

@@ -7,7 +7,7 @@ from math import inf
 
 from weir.protocol.steps import Steps
 from weir.proxy.relay.open_link import OpenLink, Relayed, Sender, Why
-from weir.proxy.relay.outcomes import Hold, Outcome
+from weir.proxy.relay.outcomes import Outcome, Wait
 from weir.proxy.relay.side import HeldFetches
 
 
@@ -54,4 +54,4 @@ def waits_for_budget(held: HeldFetches, link: OpenLink, name: object | None = No
         raise AssertionError("a made-up request is decided about")
         yield
 
-    held.wait(link, Hold(inf, again, object() if name is None else name))
+    held.wait(link, Wait(inf, again, object() if name is None else name))

@@ -30,7 +30,7 @@ from weir.proxy.limits.gate import LinkGate
 from weir.proxy.limits.shares import LimitShares
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.log import EventLog
-from weir.proxy.relay.outcomes import Answer, Forward, Hold, Outcome, Pass
+from weir.proxy.relay.outcomes import Outcome, PassOn, Reply, Send, Wait
 from weir.proxy.relay.side import Side
 from weir.proxy.shares.exchange import Exchange, ShareAnswer, ShareRequest
 
@@ -115,8 +115,8 @@ class Connection:
         self._world = world
         self._clock = world.clock
         self._gate = LinkGate(world.stages[broker], cast(Side, SimpleNamespace(held=self)), cast(Any, self))
-        self._hold: Hold | None = None
-        self._passed: Pass | None = None
+        self._hold: Wait | None = None
+        self._passed: PassOn | None = None
         self.at = 0.0
         """When the next thing happens."""
         self._asked_at = 0.0
@@ -150,7 +150,7 @@ class Connection:
             self._asked_at = self._clock()
             begins, request, _ = _messages(self.task)
             seen_by = self._gate.may_hold(begins.head, request, False)
-            self._take(self._gate.arrived(begins) if isinstance(seen_by, bool) else Pass(answer_watcher=seen_by))
+            self._take(self._gate.arrived(begins) if isinstance(seen_by, bool) else PassOn(answer_watcher=seen_by))
 
     def end(self) -> None:
         """Go away."""
@@ -158,21 +158,21 @@ class Connection:
 
     def _take(self, outcome: Outcome) -> None:
         now = self._clock()
-        self._hold = outcome if isinstance(outcome, Hold) else None
-        if isinstance(outcome, Hold):
+        self._hold = outcome if isinstance(outcome, Wait) else None
+        if isinstance(outcome, Wait):
             self.at = outcome.until
-        elif isinstance(outcome, Answer):
+        elif isinstance(outcome, Reply):
             assert outcome.pending.answer is not None
             self._told_by(outcome.pending.answer[_THROTTLE_TIME_AT])
         else:
-            if isinstance(outcome, Forward):  # with less time to wait at the broker
-                outcome = Pass(answer_watcher=outcome.pending.watcher)
+            if isinstance(outcome, Send):  # with less time to wait at the broker
+                outcome = PassOn(answer_watcher=outcome.pending.watcher)
             self._passed, self.at = outcome, now + (self.task.poll_seconds or self._world.round_trip())
             if outcome.watcher is not None:
                 outcome.watcher(memoryview(_messages(self.task)[1]))
                 self._has_moved()
 
-    def _answer(self, passed: Pass) -> None:
+    def _answer(self, passed: PassOn) -> None:
         self._passed = None
         if self._backlog is not None:
             self._backlog.done()

@@ -24,7 +24,7 @@ from weir.protocol.request_topics import RequestTopic
 from weir.protocol.steps import Steps
 from weir.proxy.collector import LEAST_GROWTH, Collector, resident_bytes
 from weir.proxy.relay.open_link import OpenLink
-from weir.proxy.relay.outcomes import GateState, Hold, Outcome
+from weir.proxy.relay.outcomes import GateState, Outcome, Wait
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
@@ -120,11 +120,11 @@ class HoldingGate:
     def may_hold(self, head: RequestHead, frame: Head, may_be_replicas: bool, /) -> bool:
         return True
 
-    def arrived(self, request: RequestBegins) -> Hold:
-        return Hold(math.inf, self.again)
+    def arrived(self, request: RequestBegins) -> Wait:
+        return Wait(math.inf, self.again)
 
     def again(self) -> Steps[Outcome]:
-        return no_steps(Hold(math.inf, self.again))
+        return no_steps(Wait(math.inf, self.again))
 
     def standing(self, *, sends: bool) -> GateState:
         return GateState()

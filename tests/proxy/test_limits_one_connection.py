@@ -22,7 +22,7 @@ from weir.protocol.steps import at_once
 from weir.proxy.limits.gate import LinkGate
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.log import EventLog
-from weir.proxy.relay.outcomes import Hold, Outcome, Pass
+from weir.proxy.relay.outcomes import Outcome, PassOn, Wait
 
 LIMIT, SECONDS, STEP = 100, 200.0, 0.01
 ROUND_TRIP, EVERY = 0.01, 3.0  # seconds to the broker and back, and between two heartbeats
@@ -44,8 +44,8 @@ class Connection:
         assert isinstance(head, RequestHead)
         self._begins = RequestBegins(head, RequestSender(PRODUCE, head.api_version, self._produce[:1024]))
         self._queue = deque([self._produce] * in_flight)
-        self._answers = deque[tuple[float, Pass | None]]()
-        self._hold: Hold | None = None
+        self._answers = deque[tuple[float, PassOn | None]]()
+        self._hold: Wait | None = None
         self._beat_at: float | None = None  # when the heartbeat under way was sent
         self._last_beat = self.clock()
         self.passed = 0
@@ -83,8 +83,8 @@ class Connection:
         self.clock.move(STEP)
 
     def _goes(self, outcome: Outcome) -> bool:
-        self._hold = outcome if isinstance(outcome, Hold) else None
-        if isinstance(outcome, Pass) and outcome.watcher is not None:
+        self._hold = outcome if isinstance(outcome, Wait) else None
+        if isinstance(outcome, PassOn) and outcome.watcher is not None:
             outcome.watcher(memoryview(self._produce))
             self.passed += 1
             self._answers.append((self.clock() + ROUND_TRIP, outcome))

@@ -400,7 +400,7 @@ class Detached:
 def test_request_passes_as_it_came_and_a_malformed_is_refused() -> None:
     link = Detached()
     outcome = link.take(fetch(1, 5))
-    assert isinstance(outcome, outcomes.Forward)
+    assert isinstance(outcome, outcomes.Send)
     assert outcome.data == fetch(1, 5)
     with pytest.raises(MalformedFrame):
         link.take(fetch(1, 5)[:-1])
@@ -408,11 +408,11 @@ def test_request_passes_as_it_came_and_a_malformed_is_refused() -> None:
 
 def test_what_is_decided_is_a_value() -> None:
     link = Detached(Answer(b"own"), Hold(7.0), Answer(b"late"), RuntimeError("bug"))
-    assert link.take(fetch(1, 5)) == outcomes.Answer(Pending(1, answer=b"own"))
+    assert link.take(fetch(1, 5)) == outcomes.Reply(Pending(1, answer=b"own"))
     held = link.take(fetch(1, 5))
-    assert isinstance(held, outcomes.Hold)
+    assert isinstance(held, outcomes.Wait)
     assert (held.until, held.waits_for_budget) == (7.0, link.throttle)
-    assert at_once(held.again()) == outcomes.Answer(Pending(1, answer=b"late"))
+    assert at_once(held.again()) == outcomes.Reply(Pending(1, answer=b"late"))
     with pytest.raises(ConnectionEnds):
         link.take(fetch(1, 5))
 
@@ -505,7 +505,7 @@ def test_first_plan_is_told_apart_from_one_that_follows_at_once() -> None:
     """The throttle takes a request in when held_seconds is 0: that must be once."""
     link = Detached(Hold(FAR))
     held = link.take(fetch(1, 5))
-    assert isinstance(held, outcomes.Hold)
+    assert isinstance(held, outcomes.Wait)
     at_once(held.again())
     assert [call[2] > 0 for call in link.throttle.told("plan")] == [False, True]
 

@@ -18,7 +18,7 @@ from weir.protocol.request_head import Head, RequestHead
 from weir.protocol.response_scanner import Buffer
 from weir.protocol.response_stream import Pending, ResponseObserver
 from weir.protocol.steps import Steps
-from weir.proxy.relay.outcomes import Answer, GateState, Hold, Outcome, Pass
+from weir.proxy.relay.outcomes import GateState, Outcome, PassOn, Reply, Wait
 
 ON_BOTH_LOOPS = True
 
@@ -57,18 +57,18 @@ class Gate:
     def may_hold(self, head: RequestHead, frame: Head, may_be_replicas: bool, /) -> bool:
         return head.api_key in self.api_keys
 
-    def arrived(self, request: RequestBegins) -> Pass | Hold:
+    def arrived(self, request: RequestBegins) -> PassOn | Wait:
         self.asked.append((request.head.api_key, request.head.correlation_id))
-        return Hold(self.until, self.again) if self.holds() else self.passed()
+        return Wait(self.until, self.again) if self.holds() else self.passed()
 
     def again(self) -> Steps[Outcome]:
         if self.answers:
             answer = self.answers.popleft()
-            return no_steps(Answer(Pending(int.from_bytes(answer[4:8], "big"), answer=answer)))
+            return no_steps(Reply(Pending(int.from_bytes(answer[4:8], "big"), answer=answer)))
         return no_steps(self.passed())
 
-    def passed(self) -> Pass:
-        return Pass(
+    def passed(self) -> PassOn:
+        return PassOn(
             self.readers.popleft() if self.readers else None, self.watchers.popleft() if self.watchers else None
         )
 

@@ -112,13 +112,13 @@ class Proxied:
 
     def _respond(self, request: FetchRequest) -> Response:
         outcome = at_once(self.fetches.take(ReplicaFetch(request.header, encode_fetch_request(request)[4:])))
-        while isinstance(outcome, outcomes.Hold):
+        while isinstance(outcome, outcomes.Wait):
             self.clock.now = max(outcome.until, self.clock.now + 0.0005)
             outcome = at_once(outcome.again())
-        if isinstance(outcome, outcomes.Answer):
+        if isinstance(outcome, outcomes.Reply):
             assert outcome.pending.answer is not None
             return scan(request.header.api_version, outcome.pending.answer)
-        assert isinstance(outcome, outcomes.Forward), "nothing passes as it came"
+        assert isinstance(outcome, outcomes.Send), "nothing passes as it came"
         scanner = outcome.pending.observer
         assert isinstance(scanner, FetchResponseScanner)
         head, topics = self.upstream.respond(decode_fetch_request(outcome.data[4:]))
