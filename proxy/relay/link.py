@@ -280,6 +280,7 @@ class Link:
     def failed(self, error: Exception, sender: Sender) -> None:
         """Close, and log the reason unless a peer simply went away."""
         if self.connection.phase != "closed":
+            self._report_news()  # before the fault, which came later
             self.tls_broken = self._side.failed(error, sender, self.client_host, self.upstream_name)
             if isinstance(error, ProtocolError):  # what came before the fault is sent
                 (self.from_client if sender == "client" else self.from_upstream).flush()
