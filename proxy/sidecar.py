@@ -330,7 +330,10 @@ class Sidecar:
             self._cluster.ask_now()  # whose sidecars share the limits
         leader = self._by_name["leader"]
         if rules and leader.new_gate is None:
-            leader.use_gates(lambda link: LinkGate(self.limits, leader, link))
+            leader.new_gate = lambda link: LinkGate(self.limits, leader, link)
+            for listener in self.listeners:
+                for link in listener.links:
+                    link.use_gate()
 
     def _apply_throttle(self, table: ThrottleTable) -> None:
         settings = settings_of_sides(self.config, table, self._follower_quotas.followers)

@@ -291,7 +291,7 @@ def _relay_families(sides: Sequence[Side]) -> Iterator[Family]:
         "Connections of replica ids beyond the first 1,000, which are counted as one peer.",
         lambda side: side.stats.links_of_other_peers,
     )
-    yield of.gauge("weir_fetches_waiting", "Replica fetches held back now.", lambda side: side.stats.held)
+    yield of.gauge("weir_fetches_waiting", "Replica fetches held back now.", lambda side: len(side.held))
     yield of.counter(
         "weir_fetches_answered",
         "Replica fetches that the sidecar answered itself.",

@@ -56,7 +56,7 @@ async def side_status(side: Side, trend: Trend) -> dict[str, Any]:
         "throttled_topics": sorted(topic for topic, replicas in settings.replicas.items() if replicas),
         "connections": relay.connections,
         "relayed_bytes": relay.relayed._asdict(),
-        "held_fetches": relay.held,
+        "held_fetches": len(side.held),
         "fetches_held": relay.fetches_held,
         "fetches_answered": relay.fetches_answered,
         "fetch_requests": {str(version): count for version, count in sorted(relay.fetch_requests.items())},

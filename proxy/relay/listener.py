@@ -308,7 +308,6 @@ class Listener:
             on_close=self._closed,
         )
         self.links.add(link)
-        self.side.stats.links.add(link)
         link.start(before)
         return link
 
@@ -328,7 +327,6 @@ class Listener:
         self.links.discard(link)
         if self.stand_ins is not None:
             self.stand_ins.closed(link)
-        self.side.stats.links.discard(link)
         self.side.stats.connections_silent += not link.relayed.requests
         self.side.first_requests.drop(link)
         self._count_closed(link.client_host)

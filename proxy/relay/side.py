@@ -97,13 +97,7 @@ class Side:
         self.handshakes = Handshakes(self.stats.side, self.tls, self.log, self.clock, self.open_tls)
         self.first_requests = FirstRequests(self.clock)
         self.throttle_faults = ThrottleFaults(self.clock)
-        self.held = HeldFetches(self.stats, next_in_line=self.throttle.next_in_line, clock=self.clock)
-
-    def use_gates(self, new_gate: Callable[[OpenLink], RequestGate]) -> None:
-        """Have a gate for each link from its next request on."""
-        self.new_gate = new_gate
-        for link in self.stats.links:
-            link.use_gate()
+        self.held = HeldFetches(next_in_line=self.throttle.next_in_line, clock=self.clock)
 
     # What a link reports; `client` and `upstream` are the names of its ends in the log
 
@@ -165,7 +159,6 @@ class HeldFetches:
     that of Side.
     """
 
-    stats: RelayStats
     turns: TurnBudget = field(default_factory=TurnBudget)
     next_in_line: Callable[[], Sequence[Any] | None] = lambda: None
     clock: Callable[[], float] = time.monotonic
@@ -192,7 +185,6 @@ class HeldFetches:
         elif (throttle := hold.waits_for_budget) is not None:
             self._links[link] = throttle
             self._holders[throttle] = link
-        self.stats.held = len(self._links)
         if hold is not None and math.isfinite(hold.until):
             delay = max(hold.until - self.clock(), _SHORTEST_HOLD_SECONDS)
             self._timers[link] = asyncio.get_running_loop().call_later(delay, self.wake, (link,))

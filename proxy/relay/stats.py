@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from weir.proxy.relay.admission import Refusal
-from weir.proxy.relay.open_link import OpenLink, Relayed, Sender
+from weir.proxy.relay.open_link import Relayed, Sender
 from weir.quota.settings import SideName
 
 MOST_VERSIONS: Final = 100
@@ -20,7 +20,7 @@ OTHER_PEERS: Final = -1
 
 @dataclass(slots=True)
 class RelayStats:
-    """Counts of all listeners of one side. All but `connections`, `held` and `opaque` only grow."""
+    """Counts of all listeners of one side. All but `connections` and `opaque` only grow."""
 
     side: SideName
     connections: int = 0
@@ -32,8 +32,6 @@ class RelayStats:
     """Connections that were closed as no request came."""
     connections_silent: int = 0
     """Connections that have ended without a byte from their client, as of who only looks whether the port is open."""
-    held: int = 0
-    """Replica fetches that are held now."""
     fetches_held: int = 0
     """Replica fetches that were held at least once."""
     fetches_answered: int = 0
@@ -66,11 +64,8 @@ class RelayStats:
     """Connections with replica ids beyond MOST_PEERS."""
     peers: set[int] = field(default_factory=set)
     """The replica ids that are counted one by one."""
-
-    links: set[OpenLink] = field(default_factory=set)
-    """The links that are open."""
     opaque: Counter[str] = field(default_factory=Counter)
-    """How many of them have bytes that are not understood any more, by reason."""
+    """Connections open now whose bytes are not understood any more, by reason."""
     clients_bytes: Counter[Sender] = field(default_factory=Counter)
     """Bytes read so far of clients' links, by the peer that sent them. Each read counts them."""
     other_bytes: Counter[Sender] = field(default_factory=Counter)

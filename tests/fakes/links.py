@@ -39,9 +39,6 @@ class FakeLink:
     def replan(self) -> None:
         """Nothing is held."""
 
-    def use_gate(self) -> None:
-        """It has none."""
-
     def evict(self, why: Why) -> None:
         """Remember why."""
         self.why = why

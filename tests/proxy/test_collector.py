@@ -106,7 +106,7 @@ def fetches(version: int, *, answered: int, asked: int) -> End:
                 await broker.send(large_answer(version, number, PARTITIONS))
                 await receive_frame(client)
         if asked > answered:
-            await relay.until(lambda: relay.relay.stats.held > 0)
+            await relay.until(lambda: len(relay.relay.held))
 
     return fetched
 

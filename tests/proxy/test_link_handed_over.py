@@ -132,7 +132,7 @@ async def test_link_with_too_much_that_nobody_took_is_drained() -> None:
         client, broker = await relay.connect()
         topics = ((b"orders", tuple((number, 7, 1000) for number in range(MOST_CARRIED // 16))),)
         await client.send(fetch(1, 5, topics=topics))
-        await relay.until(lambda: relay.stats.held)
+        await relay.until(lambda: len(relay.relay.held))
         async with handing_over(relay) as (handing, _):
             await client.expect_end()
             client.close()

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from tests.fakes.clock import MovedClock
 from tests.fakes.links import FakeLink, waits_for_budget
 from weir.proxy.relay.side import HeldFetches
-from weir.proxy.relay.stats import RelayStats
 from weir.proxy.relay.turn_budget import TurnBudget
 
 ON_BOTH_LOOPS = True
@@ -101,7 +100,7 @@ class Holder(FakeLink):
 
 async def test_a_thousand_held_fetches_are_planned_a_few_in_each_turn() -> None:
     clock, planned = MovedClock(), list[int]()
-    held = HeldFetches(RelayStats("leader"), TurnBudget(0.00025, clock=clock))
+    held = HeldFetches(TurnBudget(0.00025, clock=clock))
     links = [Holder(name, clock, planned) for name in range(1000)]
     for link in links:
         waits_for_budget(held, link)
@@ -117,7 +116,7 @@ async def test_a_thousand_held_fetches_are_planned_a_few_in_each_turn() -> None:
 
 async def test_links_due_at_once_are_planned_a_few_in_each_turn() -> None:
     clock, planned = MovedClock(), list[int]()
-    held = HeldFetches(RelayStats("leader"), TurnBudget(0.00025, clock=clock))
+    held = HeldFetches(TurnBudget(0.00025, clock=clock))
     links = [Holder(name, clock, planned) for name in range(10)]
     for link in links:
         waits_for_budget(held, link)

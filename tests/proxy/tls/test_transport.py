@@ -207,7 +207,7 @@ async def test_follower_that_said_farewell_while_held_is_let_go(tmp_path: Any) -
         await round_trip(client, broker, 1)
         relay.throttle.decisions.append(Hold(float("inf")))
         await client.send(fetch(10, 5))
-        await relay.until(lambda: relay.stats.held)
+        await relay.until(lambda: len(relay.relay.held))
         with pytest.raises(ssl.SSLWantReadError):
             client.connection.unwrap()
         while relay.stats.connections:
