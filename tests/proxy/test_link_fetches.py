@@ -530,7 +530,7 @@ def test_a_fetch_may_wait_for_half_a_minute_at_most(wait_ms: int, wanted: int) -
 
     outcome = Detached(decide).take(frame := fetch(1, 5, max_wait_ms=wait_ms))
     assert seen == [wanted]
-    assert isinstance(outcome, outcomes.Forward)
+    assert isinstance(outcome, outcomes.Send)
     assert outcome.data == frame  # what passes as it came is the broker's to answer
 
 
