@@ -61,8 +61,8 @@ class BatchSizes:
 
         A cap above `left` means that not even one batch fits. One that is not sure brings a whole batch where this is
         the first partition with data, and perhaps nothing elsewhere. `others` is what the topic's other partitions
-        showed. `takes_out`: a batch that is cut is taken out, and costs nothing. `wastes_some`: answers take long, so a
-        cut batch costs less than an answer with a single one.
+        showed. `takes_out`: a batch that is cut is taken out, and costs nothing. `wastes_some`: a cut batch costs less
+        than an answer with a single one.
         """
         known = self if self.seen >= FEW else others
         batch = self.next_size or known.largest
@@ -75,7 +75,7 @@ class BatchSizes:
             return min(asked, self.next_size), True
         if takes_out and known.smallest > room:
             return min(asked, known.largest), True
-        if takes_out or room >= (FEW if wastes_some else MANY_BATCHES) * batch:
+        if takes_out or room >= (2 if wastes_some else MANY_BATCHES) * batch:
             return room, 0 < batch <= room
         # Sizes differ: ask for one whole batch, and for the head of the next, which tells its size.
         return min(asked, batch + BATCH_HEAD_SIZE), bool(self.next_size)

@@ -225,7 +225,7 @@ class Terms(Struct, frozen=True):
     max_bytes: int  # the most record bytes of the answer: as in the request, or the configured cap
     by_turns: bool  # whether the catch-up order goes by turns, not by urgency
     takes_out: bool  # whether records above a grant are taken out of the answer
-    wastes_some: bool  # whether answers take so long that a cut batch costs less than an answer with a single one
+    wastes_some: bool  # whether a cut batch costs less than an answer with a single one
     has_several_quotas: bool  # whether more than one limits something on the link
 
 

@@ -26,6 +26,7 @@ from weir.quota.figures import (
     CLAIM_SECONDS,
     EXPECTED_SECONDS,
     FREE_PROBE_SECONDS,
+    LARGEST_SHARE_SECONDS,
     LONGEST_HOLD_SECONDS,
     LONGEST_RIDE_SECONDS,
     PROBE_SECONDS,
@@ -101,7 +102,9 @@ def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: f
     offers = tuple([quota.offer(ask, now) for quota in quotas])
     limit = rules.settings.response_max_bytes
     max_bytes = request.max_bytes if limit is None else min(limit, request.max_bytes)
-    wastes_some = ask.answer_seconds > SLOW_SECONDS
+    # Where answers take long, or more has gathered than an answer may have, one batch an answer leaves quota unused.
+    gathered = not ask.is_lent and all([offer.quota.ledger.has_more_than(LARGEST_SHARE_SECONDS) for offer in offers])
+    wastes_some = gathered or ask.answer_seconds > SLOW_SECONDS
     terms = Terms(takes_whole, max_bytes, by_turns, side.takes_out, wastes_some, len(offers) > 1)
     # Records in sync would use up some of what is offered, so a link with such records has a cap for each grant.
     is_offered = ask.is_lent and not is_live and not takes_whole

@@ -29,7 +29,8 @@ class Rebalance:
 
     brokers: int = 3
     fetchers: int = 4
-    batches: tuple[int, ...] = (16_000,)
+    batches: tuple[int | tuple[int, ...], ...] = (16_000,)
+    """Of each partition: all of one size, or of sizes that go round."""
     leader_rates: tuple[int | None, ...] = (MB,)
     follower_rates: tuple[int | None, ...] = (MB,)
     version: int = 12
@@ -120,7 +121,9 @@ def play(rebalance: Rebalance) -> Figures:
                 replicas: list[Replica] = []
                 for _ in range(rebalance.partitions):
                     size = rebalance.batches[number % len(rebalance.batches)]
-                    log = Log.of_pattern((TOPIC.encode(), number), (size,), int(200 * MB // size) + 1000)
+                    sizes = size if isinstance(size, tuple) else (size,)
+                    count = 200 * MB * len(sizes) // sum(sizes) + 1000
+                    log = Log.of_pattern((TOPIC.encode(), number), sizes, count)
                     leaders[leader].logs[log.key] = log
                     replicas.append(Replica(log, 0, world.now))
                     number += 1
