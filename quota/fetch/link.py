@@ -146,6 +146,8 @@ class ReplicaLink(LinkState):
         # the follower asks again only after it has appended the last answer: that one has arrived
         self.accounts.confirm(let_arrive=True)
         self.on_way, self.written_off = math.inf, 0
+        if self.granted_at is not None:
+            self.answer_seconds, self.granted_at = now - self.granted_at, None
         partitions, sessions, version = self.partitions, self.sessions, request.header.api_version
         if request.replica_id != partitions.ends.follower:
             partitions.claimed_by(request.replica_id)
