@@ -130,14 +130,12 @@ class Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way: what came has gone, and what was asked has its answer."""
-        is_under_way = self.responses.pending or self.to_client or self.to_upstream or self.work is not None
-        return not is_under_way and self.requests.at_boundary and not self.requests.opaque
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether its bytes are not understood, and all that came have gone."""
-        return self.requests.opaque and self.responses.opaque and not (self.to_client or self.to_upstream)
+        """Whether nothing is under way: what came has gone, and what was asked has its answer, as far as is known."""
+        if self.to_client or self.to_upstream or self.work is not None:
+            return False
+        if self.requests.opaque:
+            return self.responses.opaque
+        return self.requests.at_boundary and not self.responses.pending
 
     @property
     def ends(self) -> int:

@@ -339,7 +339,7 @@ class Link:
     def _finish_if_idle(self) -> None:
         """While draining: when nothing is in flight, close the sending side, and let the client close its own."""
         core = self.connection
-        if core.phase != "draining" or not (core.is_idle or core.is_quiet):
+        if core.phase != "draining" or not core.is_idle:
             return
         if self._give is not None and not core.ends and len(self._unread) <= MOST_CARRIED:
             self.from_client.close()
@@ -348,7 +348,7 @@ class Link:
             self._give(self, HandedOver(self._unread, core.fetches.session_end, core.opaque_reason, standing))
             self.close()
             return
-        if core.is_quiet:
+        if core.requests.opaque:
             return  # only the peers know whether something is in flight
         core.linger()
         if core.client_ended:
