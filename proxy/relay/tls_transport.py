@@ -10,11 +10,10 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Final, cast
 
 from weir.protocol.response_scanner import Buffer
-from weir.proxy.relay.transport import has_hung_up, unacknowledged
+from weir.proxy.relay.transport import Transport
 
 MOST_AHEAD: Final = 2**16
 """The bytes that are decrypted before they are wanted."""
@@ -22,41 +21,36 @@ MOST_AHEAD: Final = 2**16
 _RECORD_SIZE: Final = 2**14  # the most that one TLS record carries: smaller buffers are sent together
 
 
-@dataclass(eq=False, repr=False, slots=True)
-class TlsTransport:
-    """A `Transport` over a TLS connection whose handshake is done.
+class TlsTransport(Transport):
+    """A TLS connection whose handshake is done.
 
     - OpenSSL may hold a part of a record that the socket no longer shows, so who watches is called for that, too.
     - A key update (TLS 1.3) may have a read wait until something can be sent, or a send until something is read.
     - A send that could not be finished has to be repeated with the same first bytes, as pumps do.
+    - So `keep_unsent` is False. The bytes that are not acknowledged are those of records, which are a little larger.
     - An end without TLS's own farewell counts as an end: Kafka's frames show whether one is cut off.
+    - `tells_again` is so only where all was read that OpenSSL had: the loop sees nothing but the socket.
     """
 
+    __slots__ = (
+        *("_ahead", "_has_ended", "_has_failed", "_loop_tells_again", "_on_read", "_on_send", "_read"),
+        *("_read_waits_for_send", "_reread", "_send_waits_for_read"),
+    )
     connection: ssl.SSLSocket
-    _loop: asyncio.AbstractEventLoop = field(init=False, default_factory=asyncio.get_running_loop)
-    _read: Callable[[int, memoryview], int] = field(init=False)
-    """The connection's own: recv_into takes one call of Python more, for which each record of 16 KB would pay."""
-    _descriptor: int = field(init=False)
-    _loop_tells_again: bool = field(init=False)
-    _is_drained: bool = field(init=False, default=False)  # whether nothing was left to be read, when last seen
-    _has_ended: bool = field(init=False, default=False)
-    _has_failed: bool = field(init=False, default=False)  # as `peek` met it; the next read meets it again
-    _ahead: bytes = field(init=False, default=b"")  # read by `peek`
-    _on_read: Callable[[], None] | None = field(init=False, default=None)
-    _on_send: Callable[[], None] | None = field(init=False, default=None)
-    _read_waits_for_send: bool = field(init=False, default=False)
-    _send_waits_for_read: bool = field(init=False, default=False)
-    _reread: asyncio.Handle | None = field(init=False, default=None)
 
-    def __post_init__(self) -> None:
-        self._read = cast(Callable[[int, memoryview], int], self.connection.read)
-        self._descriptor = self.connection.fileno()
-        self._loop_tells_again = isinstance(self._loop, asyncio.SelectorEventLoop)
-
-    @property
-    def tells_again(self) -> bool:
-        """Only where all was read that OpenSSL had: the loop sees nothing but the socket."""
-        return self._loop_tells_again and self._is_drained
+    def __init__(self, connection: ssl.SSLSocket) -> None:
+        super().__init__(connection)
+        self._loop_tells_again, self.tells_again = self.tells_again, False
+        # the connection's own: recv_into takes one call of Python more, for which each record of 16 KB would pay
+        self._read = cast(Callable[[int, memoryview], int], connection.read)
+        self._has_ended = False
+        self._has_failed = False  # as `peek` met it; the next read meets it again
+        self._ahead = b""  # read by `peek`
+        self._on_read: Callable[[], None] | None = None
+        self._on_send: Callable[[], None] | None = None
+        self._read_waits_for_send = False
+        self._send_waits_for_read = False
+        self._reread: asyncio.Handle | None = None
 
     def receive_into(self, buffer: memoryview, size: int = 0, /) -> int:
         """Decrypt as many records as there are and as fit."""
@@ -66,12 +60,12 @@ class TlsTransport:
             received = min(len(self._ahead), wanted)
             buffer[:received] = self._ahead[:received]
             self._ahead = self._ahead[received:]
-        self._is_drained = False
+        self.tells_again = False
         while received < wanted and not self._has_ended:
             try:
                 count = self._read(wanted - received, buffer[received:])
             except ssl.SSLWantReadError:
-                self._is_drained = True
+                self.tells_again = self._loop_tells_again
                 break
             except ssl.SSLWantWriteError:
                 self._wait_for_send()
@@ -121,7 +115,7 @@ class TlsTransport:
 
     def is_gone(self) -> bool:
         """Ask the kernel, and read one byte ahead: TLS may have said farewell where TCP has not."""
-        return has_hung_up(self._descriptor) or (not self.peek(1) and (self._has_ended or self._has_failed))
+        return super().is_gone() or (not self.peek(1) and (self._has_ended or self._has_failed))
 
     def peek(self, most: int) -> bytes:
         """Read ahead, MOST_AHEAD at most: a TCP connection's bytes are the kernel's, and these take memory here."""
@@ -138,14 +132,6 @@ class TlsTransport:
             self._has_ended = not more
         self._tell_of_ahead()
         return self._ahead[:most]
-
-    def unacknowledged(self) -> int:
-        """Ask the kernel. It knows records, which are a little larger than what they carry."""
-        return unacknowledged(self._descriptor)
-
-    def keep_unsent(self, most: int) -> bool:
-        """Return False: OpenSSL has encrypted a record that it could not send, and goes on with that."""
-        return False
 
     def watch_reads(self, callback: Callable[[], None]) -> None:
         """Watch the socket, and tell at once of what OpenSSL has already."""
@@ -198,7 +184,7 @@ class TlsTransport:
             self._reread = self._loop.call_soon(self._read_again)
 
     def _wait_for_send(self) -> None:
-        self._is_drained = True
+        self.tells_again = self._loop_tells_again
         self._read_waits_for_send = True
         self._loop.add_writer(self._descriptor, self._writable)
 

@@ -1,6 +1,6 @@
 """What the relay needs of a connection, and how one is opened.
 
-TCP is one kind of transport; another one, say TLS, only has to implement the same. A transport tells readiness, not
+Plain TCP is one kind of transport, TLS another. A transport tells readiness, not
 completion: the relay decides when it reads, and into which buffer. So its memory stays bounded, and large records are
 never copied.
 """
@@ -16,7 +16,6 @@ import socket
 import struct
 import termios
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from weir.protocol.response_scanner import Buffer
 from weir.proxy.config.address import Address
@@ -78,63 +77,6 @@ async def _resolve(address: Address) -> list[tuple[socket.AddressFamily, tuple[s
 _INT = struct.Struct("i")
 
 
-class Transport(Protocol):
-    """One peer's connection. Nothing blocks: what cannot be done now raises BlockingIOError.
-
-    All methods except `is_gone`, `peek`, `unacknowledged`, `keep_unsent` and the `watch_` ones may raise OSError: the
-    connection is then broken.
-    """
-
-    @property
-    def tells_again(self) -> bool:
-        """Whether a watcher is called again for bytes that it left unread.
-
-        If not, it has to read until none are left.
-        """
-
-    def receive_into(self, buffer: memoryview, size: int, /) -> int:
-        """Read up to `size` bytes (0: as many as fit). Returns how many came; 0 at the end of the stream."""
-
-    def send(self, data: Buffer, /) -> int:
-        """Send the first bytes of `data`. Returns how many."""
-
-    def send_many(self, data: Sequence[Buffer], /) -> int:
-        """Send the first bytes of all these, one after the other. Returns how many."""
-
-    def finish(self) -> None:
-        """Send no more, and tell the peer."""
-
-    def is_gone(self) -> bool:
-        """Return whether the peer has sent its last byte, or broken the connection. Bytes may be left to be read."""
-
-    def peek(self, most: int) -> bytes:
-        """Return up to `most` bytes that the peer has sent, and leave them to be read. It raises nothing."""
-
-    def unacknowledged(self) -> int:
-        """Return how many bytes were sent that the peer has not acknowledged. It raises nothing."""
-
-    def keep_unsent(self, most: int) -> bool:
-        """Take no more than about `most` bytes that the peer has no room for; 0: as many as fit. It raises nothing.
-
-        Returns whether that is possible, and bytes that were not taken need not come next.
-        """
-
-    def watch_reads(self, callback: Callable[[], None]) -> None:
-        """Call `callback` whenever there may be something to read, until `unwatch_reads`."""
-
-    def unwatch_reads(self) -> None:
-        """Stop the calls of `watch_reads`. Does nothing where there are none."""
-
-    def watch_sends(self, callback: Callable[[], None]) -> None:
-        """Call `callback` whenever something may be sent, until `unwatch_sends`."""
-
-    def unwatch_sends(self) -> None:
-        """Stop the calls of `watch_sends`. Does nothing where there are none."""
-
-    def close(self) -> None:
-        """Close the connection at once. It must not be watched any more."""
-
-
 def unacknowledged(descriptor: int) -> int:
     """Return the bytes in a socket's send queue that its peer has not acknowledged: tcp(7)'s SIOCOUTQ."""
     try:
@@ -151,8 +93,12 @@ def has_hung_up(descriptor: int) -> bool:
     return bool(poll.poll(0))
 
 
-class WatchedSocket:
-    """A connected, non-blocking stream socket, watched by the running event loop: asyncio's own or uvloop."""
+class Transport:
+    """One peer's connection: a connected, non-blocking stream socket, watched by the running event loop.
+
+    Nothing blocks: what cannot be done now raises BlockingIOError. All methods except `is_gone`, `peek`,
+    `unacknowledged`, `keep_unsent` and the `watch_` ones may raise OSError: the connection is then broken.
+    """
 
     __slots__ = ("_descriptor", "_loop", "connection", "tells_again")
 
@@ -161,42 +107,74 @@ class WatchedSocket:
         self.connection = connection
         self._descriptor = connection.fileno()  # the loop takes a socket too, but writes its name each time
         # libuv stops watching a socket after a reset, although bytes may be left to read.
-        self.tells_again: bool = isinstance(self._loop, asyncio.SelectorEventLoop)
+        self.tells_again = isinstance(self._loop, asyncio.SelectorEventLoop)
+        """Whether a watcher is called again for bytes that it left unread. If not, it has to read until none are left.
+        """
+
+    def receive_into(self, buffer: memoryview, size: int, /) -> int:
+        """Read up to `size` bytes (0: as many as fit). Returns how many came; 0 at the end of the stream."""
+        raise NotImplementedError
+
+    def send(self, data: Buffer, /) -> int:
+        """Send the first bytes of `data`. Returns how many."""
+        raise NotImplementedError
+
+    def send_many(self, data: Sequence[Buffer], /) -> int:
+        """Send the first bytes of all these, one after the other. Returns how many."""
+        raise NotImplementedError
+
+    def unacknowledged(self) -> int:
+        """Return how many bytes were sent that the peer has not acknowledged. It raises nothing."""
+        return unacknowledged(self._descriptor)
+
+    def keep_unsent(self, most: int) -> bool:
+        """Take no more than about `most` bytes that the peer has no room for; 0: as many as fit. It raises nothing.
+
+        Returns whether that is possible, and bytes that were not taken need not come next.
+        """
+        return False
 
     def finish(self) -> None:
-        """Send the end of the stream after all that was sent."""
+        """Send no more, and tell the peer."""
         self.connection.shutdown(socket.SHUT_WR)
 
     def is_gone(self) -> bool:
-        """Whether the peer has closed or reset the connection, also behind bytes that are not read yet."""
+        """Return whether the peer has sent its last byte, or broken the connection. Bytes may be left to be read."""
         return has_hung_up(self._descriptor)
 
     def peek(self, most: int) -> bytes:
-        """Read with MSG_PEEK."""
+        """Return up to `most` bytes that the peer has sent, and leave them to be read. It raises nothing."""
         try:
             return self.connection.recv(most, socket.MSG_PEEK)
         except OSError:
             return b""
 
     def watch_reads(self, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever there may be something to read, until `unwatch_reads`."""
         self._loop.add_reader(self._descriptor, callback)
 
     def unwatch_reads(self) -> None:
+        """Stop the calls of `watch_reads`. Does nothing where there are none."""
         self._loop.remove_reader(self._descriptor)
 
     def watch_sends(self, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever something may be sent, until `unwatch_sends`."""
         self._loop.add_writer(self._descriptor, callback)
 
     def unwatch_sends(self) -> None:
+        """Stop the calls of `watch_sends`. Does nothing where there are none."""
         self._loop.remove_writer(self._descriptor)
 
     def close(self) -> None:
-        """Close the socket. The peer gets a reset if something that it sent was not read."""
+        """Close the connection at once. It must not be watched any more.
+
+        The peer gets a reset if something that it sent was not read.
+        """
         self.connection.close()
 
 
-class TcpTransport(WatchedSocket):
-    """A `Transport` over plain TCP."""
+class TcpTransport(Transport):
+    """Plain TCP."""
 
     __slots__ = ("receive_into", "send", "send_many")
 
@@ -212,7 +190,3 @@ class TcpTransport(WatchedSocket):
         with contextlib.suppress(OSError):  # the connection is gone
             self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, most)
         return True
-
-    def unacknowledged(self) -> int:
-        """How many bytes sent the peer's kernel has not acknowledged (SIOCOUTQ)."""
-        return unacknowledged(self._descriptor)

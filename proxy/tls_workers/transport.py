@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from weir.protocol.response_scanner import Buffer
-from weir.proxy.relay.transport import WatchedSocket, has_hung_up, unacknowledged
+from weir.proxy.relay.transport import Transport, has_hung_up, unacknowledged
 
 
 @dataclass(slots=True)
@@ -28,8 +28,8 @@ class Handed:
     worker_ended: bool = False
 
 
-class WorkerTransport(WatchedSocket):
-    """A `Transport` over `plain`, this end of the socketpair, of TLS on `tls`.
+class WorkerTransport(Transport):
+    """A connection over `plain`, this end of the socketpair, of TLS on `tls`.
 
     `taken` returns how many of the bytes sent TLS has taken; `hear` takes what the worker has said, now.
     """
@@ -90,10 +90,6 @@ class WorkerTransport(WatchedSocket):
         In this order: what moves meanwhile counts twice, not never.
         """
         return self._sent - self._taken(self._handed.number) + unacknowledged(self._tls.fileno())
-
-    def keep_unsent(self, most: int) -> bool:
-        """Return False: the worker takes as much as fits on its way to TLS."""
-        return False
 
     def close(self) -> None:
         """Let go. The worker delivers what it has, and closes the connection."""

@@ -15,11 +15,12 @@ from weir.protocol.response_scanner import Buffer
 from weir.proxy.relay.link import Link
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import RelayStats
+from weir.proxy.relay.transport import Transport
 from weir.quota.fetch.decisions import Answer, Hold
 from weir.quota.throttle import Throttle
 
 
-class FakeTransport:
+class FakeTransport(Transport):
     """A connection in a test's hands: `arriving` is what can be read; it takes `room` bytes."""
 
     tells_again = True
