@@ -120,6 +120,16 @@ async def test_read_of_a_few_bytes_takes_no_more(plain: Any) -> None:
     assert list(connection.receives) == [b"d"]
 
 
+async def test_loop_tells_of_what_is_left_only_after_a_read_that_left_nothing(plain: Any) -> None:
+    connection = ScriptedConnection(plain[0])
+    transport = transport_of(connection)
+    tells = isinstance(asyncio.get_running_loop(), asyncio.SelectorEventLoop)
+    for arrives, is_left in ((b"ab", False), (b"abcdef", True), (b"", False)):
+        connection.receives += [arrives] if arrives else []
+        transport.receive_into(memoryview(bytearray(4)))
+        assert transport.tells_again == (tells and not is_left)
+
+
 @pytest.mark.parametrize("ends", [b"", ssl.SSLError(1, "broken")])
 async def test_what_was_looked_at_is_read_all_the_same(plain: Any, ends: bytes | Exception) -> None:
     connection = ScriptedConnection(plain[0])
