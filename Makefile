@@ -55,8 +55,10 @@ same-python: | $(BIN)/python
 demo: setup
 	$(BIN)/weir demo
 
-# Tests on brokers mostly wait for bytes that come at a rate, so tests that only compute run beside them.
-test: setup check unit unit-newest
+# Tests on brokers mostly wait for bytes that come at a rate, so tests that only compute run beside them; and mypy takes
+# one core for most of a minute.
+test: setup unit
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target check unit-newest
 	$(MAKE) --no-print-directory --jobs=2 integration beside
 
 check: .venv/.installed
