@@ -100,6 +100,13 @@ class AskedTopic:
         lag.ask(partition, self, now)
         return caught_up
 
+    def told(self, partition: int, fetch_offset: int) -> int:
+        """Return the high watermark that was told last, on any connection.
+
+        -1 where none is known, or the replica, which is at `fetch_offset` now, has gone back since.
+        """
+        return -1 if (lag := self._known()) is None else lag.told(partition, fetch_offset)
+
     def leave(self, partition: int, now: float) -> None:
         """Note that the connection no longer asks for a partition, which is silent from `now` on."""
         if (lag := self._known()) is not None:

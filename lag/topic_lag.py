@@ -92,11 +92,12 @@ class Tracker(Protocol):
     def has_room(self) -> bool: ...
 
 
-_Seen = tuple[int, float, Asked | float, int]
+_Seen = tuple[int, float, Asked | float, int, int]
 """Messages behind; lagBegin, or when it was last seen caught up; who asks for it, or when that was last the case; the
-high watermark that it had reached then."""
+high watermark that it had reached then; the last one that was told."""
 
 _NEVER_CAUGHT_UP: Final = -1
+_NOT_TOLD: Final = -1
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -127,18 +128,18 @@ class TopicLag:
         seen = self._partitions.get(partition)
         if seen is None:
             return
-        messages, since, before, reached = seen
+        messages, since, before, reached, told = seen
         asked_at = _asked_at(before)
         if messages == 0 and now - asked_at > self._tracker.silence_grace_seconds:
             note = self._note(partition)
             note.silent_since, note.returned_at = asked_at, now
-        self._partitions[partition] = (messages, since, asked, reached)
+        self._partitions[partition] = (messages, since, asked, reached, told)
 
     def leave(self, partition: int, asked: Asked, now: float) -> None:
         """Note that a connection no longer asks for a partition. Ignored where another connection does meanwhile."""
         seen = self._partitions.get(partition)
         if seen is not None and seen[2] is asked:
-            self._partitions[partition] = (seen[0], seen[1], now, seen[3])
+            self._partitions[partition] = (seen[0], seen[1], now, seen[3], seen[4])
 
     def update(self, partition: int, high_watermark: int, behind: int, asked: Asked, now: float) -> None:
         """Note that a partition is `behind` messages behind `high_watermark`."""
@@ -146,9 +147,10 @@ class TopicLag:
         if seen is None:
             if self._tracker.has_room():
                 self._count(1, behind)
-                self._partitions[partition] = (behind, now, asked, _NEVER_CAUGHT_UP if behind else high_watermark)
+                reached = _NEVER_CAUGHT_UP if behind else high_watermark
+                self._partitions[partition] = (behind, now, asked, reached, high_watermark)
             return
-        messages, since, _, reached = seen
+        messages, since, _, reached, _ = seen
         if behind != messages:
             self._count(0, behind - messages)
         if not behind:
@@ -157,7 +159,7 @@ class TopicLag:
             reached = _NEVER_CAUGHT_UP  # it may have been deleted and made anew
         if behind and not messages:
             since = self._lag_begin(partition, since, asked.asker, now)
-        self._partitions[partition] = (behind, since, asked, reached)
+        self._partitions[partition] = (behind, since, asked, reached, high_watermark)
         if self._notes and (note := self._notes.get(partition)) is not None:
             note.refused_at = None
 
@@ -168,9 +170,9 @@ class TopicLag:
             if not begins or not self._tracker.has_room():
                 return
             self._count(1, 0)
-            seen = (0, now, asked, _NEVER_CAUGHT_UP)
-        messages, since, _, reached = seen
-        self._partitions[partition] = (messages, since, asked, reached)
+            seen = (0, now, asked, _NEVER_CAUGHT_UP, _NOT_TOLD)
+        messages, since, _, reached, told = seen
+        self._partitions[partition] = (messages, since, asked, reached, told)
         note = self._note(partition)
         if note.refused_at is None:
             # it came back after a silence, and has had no good answer since
@@ -181,11 +183,11 @@ class TopicLag:
         note = self._notes.get(partition)
         if note is None or note.refused_at is None:
             return
-        messages, since, _, reached = self._partitions[partition]
+        messages, since, _, reached, told = self._partitions[partition]
         if not messages:
             since = now
         note.refused_at = None
-        self._partitions[partition] = (messages, since, asked, reached)
+        self._partitions[partition] = (messages, since, asked, reached, told)
 
     def take(self, other: TopicLag) -> None:
         """Take in what was seen of the topic under another key of it."""
@@ -198,7 +200,7 @@ class TopicLag:
         """Return the partitions without a good answer for `silent_seconds`, or behind by `replica.lag.time.max.ms`."""
         since = now - self._tracker.replica_lag_time_max
         found = []
-        for partition, (messages, begin, asked, _) in self._partitions.items():
+        for partition, (messages, begin, asked, *_) in self._partitions.items():
             is_late = now - _asked_at(asked) > silent_seconds or (messages > 0 and begin < since)
             note = self._notes.get(partition) if self._notes else None
             if note is not None:
@@ -220,7 +222,7 @@ class TopicLag:
         seen, note = self._partitions.get(partition), self._notes.get(partition)
         if seen is None or seen[3] == _NEVER_CAUGHT_UP:
             return None
-        messages, since, asked, reached = seen
+        messages, since, asked, reached, _ = seen
         if messages:
             return CaughtUp(reached, since)
         at = asked if isinstance(asked, (int, float)) else asked.asker.caught_up_at
@@ -229,6 +231,11 @@ class TopicLag:
         if note is not None and note.refused_at is not None:
             at = min(at, note.refused_at)
         return CaughtUp(reached, at)
+
+    def told(self, partition: int, fetch_offset: int) -> int:
+        """Return the high watermark that was told last; -1 where none is known, or its replica has gone back since."""
+        seen = self._partitions.get(partition)
+        return _NOT_TOLD if seen is None or fetch_offset < seen[4] - seen[0] else seen[4]
 
     def is_answered(self, partition: int, now: float, silent_seconds: float) -> bool:
         """Whether the replica asks for a partition and gets answers.
@@ -257,13 +264,13 @@ class TopicLag:
         seen = self._partitions.get(partition)
         if seen is None:
             return
-        messages, since, asked, _ = seen
+        messages, since, asked, *_ = seen
         if not _is_open(asked) or _is_refused(self._notes.get(partition)):
             self.forget(partition)
             self._emptied_at = self._tracker.now()
             return
         self._count(0, -messages)
-        self._partitions[partition] = (0, since, asked, _NEVER_CAUGHT_UP)
+        self._partitions[partition] = (0, since, asked, _NEVER_CAUGHT_UP, _NOT_TOLD)
         self._note(partition).hidden_at = _asked_at(asked)
 
     # What the tracker asks
@@ -289,14 +296,14 @@ class TopicLag:
     @property
     def is_asked(self) -> bool:
         """Whether an open connection asks for one of its partitions."""
-        return any(_is_open(asked) for _, _, asked, _ in self._partitions.values())
+        return any(_is_open(asked) for _, _, asked, *_ in self._partitions.values())
 
     def expire(self, now: float) -> bool:
         """Forget partitions that nobody asks for and that were silent for long. Returns whether none is left."""
         before = now - self._tracker.expire_seconds
         over = [
             partition
-            for partition, (_, _, asked, _) in self._partitions.items()
+            for partition, (_, _, asked, *_) in self._partitions.items()
             if _asked_at(asked) < before and not _is_open(asked)
         ]
         for partition in over:
@@ -353,7 +360,7 @@ class TopicLag:
 
     def _lag(self, partition: int, seen: _Seen, now: float) -> tuple[float, bool]:
         """Return for how many seconds a partition lags, and whether it is stuck."""
-        messages, since, asked, _ = seen
+        messages, since, asked, *_ = seen
         tracker = self._tracker
         silence = now - _asked_at(asked)
         note = self._notes.get(partition) if self._notes else None

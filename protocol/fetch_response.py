@@ -10,6 +10,7 @@ from weir.protocol.primitives import CLASSIC, COMPACT, NO_TAGS
 from weir.protocol.request_topics import write_name
 
 _NO_ERROR: Final = 0
+_NOT_LEADER: Final = 6  # NOT_LEADER_OR_FOLLOWER
 _NO_LOG_START_OFFSET: Final = -1  # legal; followers then keep the one that they have
 _NO_TRANSACTIONS: Final = -1  # null, which is what brokers send to replicas
 _NO_REPLICA: Final = -1
@@ -23,16 +24,19 @@ class ResponseTopic(NamedTuple):
 
 
 def made_up_entries(version: int, high_watermarks: Iterable[tuple[int, int]]) -> bytes:
-    """Encode a response's partitions, each (partition, high watermark), without an error or records.
+    """Encode a response's partitions, each (partition, high watermark), without records.
 
-    The last stable offset equals the high watermark, and the log start offset is -1.
+    The last stable offset equals the high watermark, and the log start offset is -1. There is no error, but where the
+    high watermark is -1: a follower that applies that goes back to its log start, and old ones truncate there. With
+    NOT_LEADER_OR_FOLLOWER it applies nothing, and asks again after `replica.fetch.backoff.ms`.
     """
     row = fetch_version(version)
     pack, fields = row.response_partition.layout.pack, len(row.response_partition.names)
     rest = _behind_fixed_fields(row.api_version)
     return b"".join(
         [
-            pack(*(partition, _NO_ERROR, mark, mark, _NO_LOG_START_OFFSET)[:fields]) + rest
+            pack(*(partition, _NO_ERROR if mark >= 0 else _NOT_LEADER, mark, mark, _NO_LOG_START_OFFSET)[:fields])
+            + rest
             for partition, mark in high_watermarks
         ]
     )

@@ -154,6 +154,8 @@ def _appear(
             link.cover(topic)
         replica = topic.partitions[partition] = ReplicaPartition(topic, partition, fetch_offset, max_bytes)
         link.told.clear()
+        if not link.side.takes_out:  # where the probe of each new connection would bring a batch
+            replica.highest = topic.lag.told(partition, fetch_offset)
         if caught_up is not None and fetch_offset >= caught_up.offset:
             replica.keep_in_sync(caught_up.offset, caught_up.at + link.side.lag.replica_lag_time_max)
         return replica

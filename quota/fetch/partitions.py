@@ -160,6 +160,8 @@ class LinkPartitions:
         is_in_sync = is_in_sync or self.side.clock() < replica.in_sync_until
         waits = not is_in_sync and replica.partition in replica.topic.throttled
         is_unknown = high_watermark == UNKNOWN_OFFSET
+        if is_unknown and not self.side.takes_out:  # what an earlier connection, or leader epoch, was told tells enough
+            is_unknown = replica.highest <= replica.fetch_offset
         self.place(replica, behind=waits and not is_unknown, unknown=waits and is_unknown)
 
     def place(self, replica: ReplicaPartition, *, behind: bool, unknown: bool) -> None:

@@ -137,9 +137,9 @@ class ReplicaTopic:
         self.partitions, self.absent, self.behind = {}, {}, {}
 
     def made_up_entries(self, api_version: int, behind: Collection[ReplicaPartition]) -> bytes:
-        """Encode an empty response entry for each of `behind`: no error, no records, and the last high watermark.
+        """Encode an empty response entry for each of `behind`: no records, and the last high watermark.
 
-        That is never -1: a follower that applies -1 goes back to its log start, and old ones truncate there.
+        Where this connection was told none, it is NOT_LEADER_OR_FOLLOWER, and the follower asks again soon.
         """
         if len(behind) != len(self.behind):
             return made_up_entries(api_version, [(one.partition, one.high_watermark) for one in behind])
