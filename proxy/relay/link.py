@@ -266,16 +266,14 @@ class Link:
 
         A link whose TLS ends here is drained.
         """
-        if isinstance(self._client, TcpTransport) and isinstance(self._upstream, TcpTransport):
+        if all(isinstance(end, TcpTransport) for end in (self._client, self._upstream)):
             self._give = give
         self.drain()
 
     @property
     def descriptors(self) -> tuple[int, int]:
         """Those of the client's connection and the upstream's, of a link that is handed over."""
-        client, upstream = self._client, self._upstream
-        assert isinstance(client, TcpTransport) and isinstance(upstream, TcpTransport)  # noqa: S101
-        return client.connection.fileno(), upstream.connection.fileno()
+        return self._client.connection.fileno(), self._upstream.connection.fileno()
 
     def failed(self, error: Exception, sender: Sender) -> None:
         """Close, and log the reason unless a peer simply went away."""
