@@ -27,14 +27,22 @@ class TlsTransport(Transport):
     - OpenSSL may hold a part of a record that the socket no longer shows, so who watches is called for that, too.
     - A key update (TLS 1.3) may have a read wait until something can be sent, or a send until something is read.
     - A send that could not be finished has to be repeated with the same first bytes, as pumps do.
-    - So `keep_unsent` is False. The bytes that are not acknowledged are those of records, which are a little larger.
+    - So `keep_unsent` is not possible. What is not acknowledged is counted in records, which are a little larger.
     - An end without TLS's own farewell counts as an end: Kafka's frames show whether one is cut off.
     - `tells_again` is so only where all was read that OpenSSL had: the loop sees nothing but the socket.
     """
 
     __slots__ = (
-        *("_ahead", "_has_ended", "_has_failed", "_loop_tells_again", "_on_read", "_on_send", "_read"),
-        *("_read_waits_for_send", "_reread", "_send_waits_for_read"),
+        "_ahead",
+        "_has_ended",
+        "_has_failed",
+        "_loop_tells_again",
+        "_on_read",
+        "_on_send",
+        "_read",
+        "_read_waits_for_send",
+        "_reread",
+        "_send_waits_for_read",
     )
     connection: ssl.SSLSocket
 

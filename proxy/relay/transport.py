@@ -1,8 +1,7 @@
 """What the relay needs of a connection, and how one is opened.
 
-Plain TCP is one kind of transport, TLS another. A transport tells readiness, not
-completion: the relay decides when it reads, and into which buffer. So its memory stays bounded, and large records are
-never copied.
+Plain TCP is one kind of transport, TLS another. A transport tells readiness, not completion: the relay decides when it
+reads, and into which buffer. So its memory stays bounded, and large records are never copied.
 """
 
 from __future__ import annotations
