@@ -27,8 +27,8 @@ class Relayed(NamedTuple):
 class HandedOver(Struct, frozen=True):
     """What a link's next owner has to know, between two requests.
 
-    `unread` are bytes of the client that nobody has taken. `session_end` is that of OpenLink, `opaque_reason` too.
-    `standing` is of its gate.
+    `unread` are bytes of the client that nobody has taken. `session_end` is that of OpenLink. `opaque_reason` says why
+    its bytes are not understood; None where they are. `standing` is that of its gate.
     """
 
     unread: bytes = b""
