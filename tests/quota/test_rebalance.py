@@ -23,15 +23,15 @@ EXACT, NEARLY = 0.97, 0.85
         (Rebalance(), EXACT),
         (Rebalance(batches=MOST, seconds=90.0), NEARLY),
         (Rebalance(fetchers=1), EXACT),
-        (Rebalance(fetchers=8, seconds=20.0), EXACT),
+        (Rebalance(fetchers=8), EXACT),
         (Rebalance(version=3), EXACT),
-        (Rebalance(leader_rates=TEN_MB, follower_rates=TEN_MB, seconds=15.0), EXACT),
+        (Rebalance(leader_rates=TEN_MB, follower_rates=TEN_MB, seconds=10.0), EXACT),
         (Rebalance(batches=MUCH), EXACT),
-        (Rebalance(batches=(*LITTLE, 50_000, *MUCH), seconds=40.0, warm_up=15.0), EXACT),
-        (Rebalance(brokers=5, seconds=15.0), EXACT),
+        (Rebalance(batches=(*LITTLE, 50_000, *MUCH), seconds=27.0, warm_up=15.0), EXACT),
+        (Rebalance(brokers=5, seconds=10.0), EXACT),
         (Rebalance(brokers=5, has_ingress=(True, False), seconds=15.0), EXACT),
         (Rebalance(batches=MOST, leader_rates=TEN_MB, follower_rates=TEN_MB), NEARLY),
-        (Rebalance(brokers=5, batches=MUCH, seconds=40.0, warm_up=10.0), NEARLY),
+        (Rebalance(brokers=5, batches=MUCH, seconds=25.0, warm_up=10.0), NEARLY),
     ],
     ids=str,
 )
@@ -58,7 +58,7 @@ def test_no_link_waits_while_both_its_ends_have_budget(
 ) -> None:
     """The rates are unlike, so some brokers cannot have all of theirs: the other end of each of their links does."""
     leader_rates, follower_rates = ([tenths * MB // 10 for tenths in rates] for rates in (leaders, followers))
-    figures = play(Rebalance(leader_rates=(*leader_rates,), follower_rates=(*follower_rates,), seconds=30.0))
+    figures = play(Rebalance(leader_rates=(*leader_rates,), follower_rates=(*follower_rates,), seconds=20.0))
     assert figures.least_used() >= least
 
 

@@ -39,7 +39,7 @@ class Rebalance:
     has_ingress: tuple[bool, ...] = (True,)
     latency: float = 0.001
     bandwidth: float = 100 * MB
-    seconds: float = 20.0
+    seconds: float = 13.0
     warm_up: float = 5.0
 
 
