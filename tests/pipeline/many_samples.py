@@ -112,7 +112,7 @@ def _sample(
         total[peer][0] += size
         total[peer][1] += throttled
         lag = (size, sequence * INTERVAL * 1000) if throttled else (0, 0)
-        topics[topic, peer].append((partition, throttled, size, size + throttled, 0, 0, 3, *lag))
+        topics[topic, peer].append((partition, throttled, size, size + throttled, 0, 3, *lag))
     for (topic, peer), rows in topics.items():
         ids, *columns = zip(*rows, strict=True)
         figures = [column if any(column) else () for column in columns]

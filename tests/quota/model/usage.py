@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -78,12 +79,14 @@ class Usage:
         if chain is None or not chain.is_open or chain.pace() < run.scenario.bandwidth:
             return
         rest: dict[Group, int] = {}
+        partitions: dict[Group, int] = {}
         terms = [term for sidecar in run.path(place[0], place[1]) for term in run.watch.terms(sidecar, place)]
         others = 0
         for key in fetcher.order:
             if size := self._behind(fetcher, key):
                 group = tuple(term.meter for term in terms if key in term.keys)
                 rest[group] = rest.get(group, 0) + size
+                partitions[group] = partitions.get(group, 0) + 1
                 others += 0 if group else min(size, PARTITION_MAX_BYTES)
         rest.pop((), None)
         limit = min([RESPONSE_MAX_BYTES, *[side.response_max_bytes or RESPONSE_MAX_BYTES for side in run.sides]])
@@ -102,17 +105,18 @@ class Usage:
                 for one in group
             ):
                 if is_full:
-                    self._beside_others[group] = min(self.can_be_used(one.rate, limit) for one in group if one.rate)
+                    least = min(self.can_be_used(one.rate, limit, partitions[group]) for one in group if one.rate)
+                    self._beside_others[group] = min(least, self._beside_others.get(group, 1.0))
                 yield group
 
     def _seconds(self, size: int) -> float:
         scenario = self.run.scenario
         return size / scenario.bandwidth + ROUND_TRIP * scenario.latency + max(scenario.late, default=0.0)
 
-    def can_be_used(self, rate: int, limit: int) -> float:
+    def can_be_used(self, rate: int, limit: int, partitions: float = math.inf) -> float:
         """The part of a quota that answers can have which are full of what nobody throttles."""
         seconds = self._seconds(limit)
-        most = min(MOST_IN_AN_ANSWER_SECONDS * rate, MOST_BESIDE_OTHERS * limit)
+        most = min(MOST_IN_AN_ANSWER_SECONDS * rate, MOST_BESIDE_OTHERS * limit, partitions * PARTITION_MAX_BYTES)
         return min(1 / (1 + seconds), most / rate / seconds)
 
     @staticmethod
