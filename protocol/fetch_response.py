@@ -10,7 +10,7 @@ from weir.protocol.primitives import CLASSIC, COMPACT, NO_TAGS
 from weir.protocol.request_topics import write_name
 
 _NO_ERROR: Final = 0
-_NOT_LEADER: Final = 6  # NOT_LEADER_OR_FOLLOWER
+NOT_LEADER_OR_FOLLOWER: Final = 6
 _NO_LOG_START_OFFSET: Final = -1  # legal; followers then keep the one that they have
 _NO_TRANSACTIONS: Final = -1  # null, which is what brokers send to replicas
 _NO_REPLICA: Final = -1
@@ -23,19 +23,22 @@ class ResponseTopic(NamedTuple):
     entries: bytes
 
 
-def made_up_entries(version: int, high_watermarks: Iterable[tuple[int, int]]) -> bytes:
+def made_up_entries(
+    version: int, high_watermarks: Iterable[tuple[int, int]], *, error_if_unknown: int = _NO_ERROR
+) -> bytes:
     """Encode a response's partitions, each (partition, high watermark), without records.
 
-    The last stable offset equals the high watermark, and the log start offset is -1. There is no error, but where the
-    high watermark is -1: a follower that applies that goes back to its log start, and old ones truncate there. With
-    NOT_LEADER_OR_FOLLOWER it applies nothing, and asks again after `replica.fetch.backoff.ms`.
+    The last stable offset equals the high watermark, and the log start offset is -1. There is no error, but
+    `error_if_unknown` where the high watermark is -1. A consumer ignores that. A follower would go back to its log
+    start, and old ones truncate there: with NOT_LEADER_OR_FOLLOWER it applies nothing, and asks again after
+    `replica.fetch.backoff.ms`.
     """
     row = fetch_version(version)
     pack, fields = row.response_partition.layout.pack, len(row.response_partition.names)
     rest = _behind_fixed_fields(row.api_version)
     return b"".join(
         [
-            pack(*(partition, _NO_ERROR if mark >= 0 else _NOT_LEADER, mark, mark, _NO_LOG_START_OFFSET)[:fields])
+            pack(*(partition, _NO_ERROR if mark >= 0 else error_if_unknown, mark, mark, _NO_LOG_START_OFFSET)[:fields])
             + rest
             for partition, mark in high_watermarks
         ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from weir.lag.asked_topic import AskedTopic
-from weir.protocol.fetch_response import made_up_entries
+from weir.protocol.fetch_response import NOT_LEADER_OR_FOLLOWER, made_up_entries
 from weir.quota.batches import BatchSizes
 from weir.quota.budget.quota import Part, Quota, TopicCoverage
 from weir.quota.figures import STUCK_SECONDS
@@ -141,12 +141,14 @@ class ReplicaTopic:
 
         Where this connection was told none, it is NOT_LEADER_OR_FOLLOWER, and the follower asks again soon.
         """
-        if len(behind) != len(self.behind):
-            return made_up_entries(api_version, [(one.partition, one.high_watermark) for one in behind])
-        if self.made_up is None or self.made_up[0] != api_version:
-            high_watermarks = [(id_, replica.high_watermark) for id_, replica in self.behind.items()]
-            self.made_up = api_version, made_up_entries(api_version, high_watermarks)
-        return self.made_up[1]
+        is_whole = len(behind) == len(self.behind)
+        if is_whole and self.made_up is not None and self.made_up[0] == api_version:
+            return self.made_up[1]
+        marks = [(one.partition, one.high_watermark) for one in behind]
+        entries = made_up_entries(api_version, marks, error_if_unknown=NOT_LEADER_OR_FOLLOWER)
+        if is_whole:
+            self.made_up = api_version, entries
+        return entries
 
 
 @dataclass(slots=True)

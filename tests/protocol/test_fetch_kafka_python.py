@@ -77,7 +77,7 @@ def made_up(version: int, topics: list[tuple[tuple[str, UUID], list[tuple[int, i
 def assert_made_up(version: int, theirs: Any, key: tuple[str, UUID], marks: list[tuple[int, int]]) -> None:
     assert (theirs.topic_id == key[1]) if version >= 13 else (theirs.topic == key[0])
     fields = ["partition_index", "error_code", "high_watermark", "last_stable_offset", "records"]
-    expected: list[list[Any]] = [[partition, 0 if mark >= 0 else 6, mark, mark, b""] for partition, mark in marks]
+    expected: list[list[Any]] = [[partition, 0, mark, mark, b""] for partition, mark in marks]
     for since, name, value in ((4, "aborted_transactions", None), (5, "log_start_offset", -1)):
         if version >= since:
             fields.append(name)
