@@ -145,9 +145,7 @@ class ReplicaLink(LinkState):
         """Take a request in. Returns the answer to it where it does not fit its session, else None."""
         # the follower asks again only after it has appended the last answer: that one has arrived
         self.accounts.confirm(let_arrive=True)
-        if self.granted_at is not None and self.on_way == math.inf:  # else it is slow, not far away
-            self.answer_seconds = now - self.granted_at
-        self.on_way, self.written_off, self.granted_at = math.inf, 0, None
+        self.on_way, self.written_off = math.inf, 0
         partitions, sessions, version = self.partitions, self.sessions, request.header.api_version
         if request.replica_id != partitions.ends.follower:
             partitions.claimed_by(request.replica_id)

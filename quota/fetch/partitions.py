@@ -217,8 +217,7 @@ class LinkState:
         self.crowded_until = -math.inf  # up to this time answers are expected to be full of what is not granted
         self.grants_filled_answer = False
         """Whether grants in front left others no room in the last answer, or may have. Then all else is next."""
-        self.granted_at: float | None = None  # when the fetch was forwarded whose grants were answered last
-        self.answer_seconds = 0.0  # how long that answer took, and then its follower until it asked again
+        self.answer_seconds = 0.0  # how long the answer to the last grant took (seconds)
         self.pace = math.inf  # bytes/s at which the last answer to a grant came; inf where it came in one piece
         self.distance = LATE_SECONDS
         """How long the quickest answer took to begin (seconds): the way to the leader and back."""

@@ -181,7 +181,7 @@ class Settlement:
         if fetch.grants and waited > state.distance + AT_ONCE_SECONDS:
             state.made_to_wait_at = self._now
         if fetch.grants and (self._waited or self._unthrottled):
-            state.granted_at, state.answer_seconds = fetch.forwarded_at, self._now - fetch.forwarded_at
+            state.answer_seconds = self._now - fetch.forwarded_at
             state.pace, state.most_beside_live = self._pace(), self._most_beside_live()
 
     def _pace(self) -> float:

@@ -84,16 +84,6 @@ def test_distant_follower_of_unlike_batches_uses_its_quota(sizes: tuple[int, ...
         assert one.worst_second <= 1 + WINDOW_SLACK
 
 
-def test_far_follower_has_at_once_what_gathers_until_it_asks_again() -> None:
-    """That is 0.3 s, though the leader answers at once. Bytes count until they have arrived, so 0.8 may be had."""
-    figures = play(
-        Rebalance(brokers=2, fetchers=1, leader_rates=(5 * MB,), follower_rates=(None,), latency=0.05, seconds=15.0)
-    )
-    for one in figures.sent.values():
-        assert 0.79 <= one.mean <= 1
-        assert one.worst_second <= 1 + WINDOW_SLACK
-
-
 @pytest.mark.parametrize("batch", [16_000, 200_000])
 def test_leaders_waiting_for_nobody_are_asked_within_the_quota(batch: int) -> None:
     """Nothing holds them up, so all that is asked for is set aside."""
