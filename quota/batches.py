@@ -17,6 +17,7 @@ from weir.quota.figures import (
     FORGIVEN_MISSES,
     LEAST_BYTES,
     MANY_BATCHES,
+    SOME_BATCHES,
 )
 
 
@@ -75,7 +76,7 @@ class BatchSizes:
             return min(asked, self.next_size), True
         if takes_out and known.smallest > room:
             return min(asked, known.largest), True
-        if takes_out or room >= (2 if wastes_some else MANY_BATCHES) * batch:
+        if takes_out or room >= (SOME_BATCHES if wastes_some else MANY_BATCHES) * batch:
             return room, 0 < batch <= room
         # Sizes differ: ask for one whole batch, and for the head of the next, which tells its size.
         return min(asked, batch + BATCH_HEAD_SIZE), bool(self.next_size)

@@ -68,6 +68,7 @@ MOST_PARTITIONS: Final = 200_000  # of one follower on one connection; Kafka rec
 EVEN_SPREAD: Final = 0.002  # sizes this close together count as equal: their caps waste 0.2 % at most
 FEW: Final = 4  # fewer batches than this are not enough to conclude anything
 MANY_BATCHES: Final = 50  # with a cap of this many batches about half of one is wasted: 1 %
+SOME_BATCHES: Final = 2  # the same where one batch an answer would leave quota unused: a quarter is wasted at most
 FORGIVEN_MISSES: Final = 6  # grants that may bring nothing where sizes are known: another hop may have had no budget
 BARREN_BEFORE_FIRST: Final = 2  # grants of growing size that bring nothing before one goes in the first place
 
