@@ -1,6 +1,7 @@
 """The line of links that want the same budget: urgent ones first, then each replica in turn.
 
-Turns go by bytes and by replica (start-time fair queueing), however many connections a follower has.
+Turns go by bytes and by replica (start-time fair queueing), however many connections a follower has. Bytes are measured
+in turns: so who had a large share while few were in line has had one turn, as everybody since.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ class Claim:
     link: Hashable
     replica: Hashable
     place: tuple[float, int]
-    """Where its turn begins, in bytes (the scale on which every replica gets the same), and when it came."""
+    """Where its turn begins, in turns (the scale on which every replica gets the same), and when it came."""
     size: float = 0.0  # bytes of credit that it waits for
-    share: float = 0.0  # bytes that its turn takes
+    share: float = 0.0  # bytes that are granted to it
+    turns: float = 0.0  # the same in turns
     until: float = math.inf  # clock seconds
     is_urgent: bool = False
 
@@ -43,8 +45,9 @@ class BudgetQueue:
         self._clock = clock
         self.claims: dict[Hashable, Claim] = {}  # by link, also those that have lapsed
         self._line: list[Claim] = []  # the same, the next one first
-        self._finished: dict[Hashable, float] = {}  # by replica: where its last turn ended, in bytes
-        self._reached = 0.0  # where the last turn began, in bytes
+        self.turn_bytes = 1.0  # how much one turn is at present
+        self._finished: dict[Hashable, float] = {}  # by replica: where its last turn ended, in turns
+        self._reached = 0.0  # where the last turn began, in turns
         self._number = 0
         self._owed = 0.0  # bytes that FLOOR has given to links that are not urgent and they have not had yet
 
@@ -86,6 +89,7 @@ class BudgetQueue:
             insort(self._line, claim, key=_PLACE)
             self._number += 1
         claim.size, claim.share, claim.until = size, size if share is None else share, until
+        claim.turns = claim.share / self.turn_bytes
         claim.is_urgent = is_urgent
 
     def served(self, link: Hashable, size: float, *, is_urgent: bool, replica: Hashable = None) -> None:
@@ -104,7 +108,7 @@ class BudgetQueue:
         if not self.claims or len(self._finished) > MOST_FINISHED:
             self._finished = {}  # nobody waits: nothing had so far counts (or ids are made up)
         else:
-            self._finished[replica] = max(start + size, self._finished.get(replica, 0.0))
+            self._finished[replica] = max(start + size / self.turn_bytes, self._finished.get(replica, 0.0))
         if not is_urgent:
             self._owed = max(0.0, self._owed - size)
         elif any([not other.is_urgent for other in self.claims.values()]):
@@ -113,7 +117,7 @@ class BudgetQueue:
     def settle(self, replica: Hashable, more: int) -> None:
         """Note that a turn brought `more` bytes than it was given, or less where that is negative."""
         if replica in self._finished:
-            self._finished[replica] += more
+            self._finished[replica] += more / self.turn_bytes
 
     def leave(self, link: Hashable) -> None:
         """Take `link` out of the line."""
@@ -127,7 +131,7 @@ class BudgetQueue:
     def _start_of(self, replica: Hashable) -> float:
         """Return where a replica's next turn begins: after its last one, and after all that it waits for."""
         start = max(self._reached, self._finished.get(replica, 0.0))
-        return start + sum([claim.share for claim in self._line if claim.replica == replica])
+        return start + sum([claim.turns for claim in self._line if claim.replica == replica])
 
     def _has_ranks(self, *, is_urgent: bool = False) -> bool:
         """Whether urgent links go first: not for one turn where the others are owed a whole one."""

@@ -37,6 +37,7 @@ class StrictQuota(Quota):
         credit = ledger.want(is_waited_for=waiting > 0)
         share = rate * (SHARE_BESIDE_LIVE_SECONDS if ask.is_live else SHARE_SECONDS)
         fair = rate * ROUND_SECONDS / (waiting + 1)
+        self.line.turn_bytes = min(rate * SHARE_SECONDS, fair)
         if ask.is_first and waiting >= CROWD:
             fair = min(fair, rate * TICK_SECONDS)
         share = min(share, fair)

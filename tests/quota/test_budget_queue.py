@@ -43,6 +43,23 @@ def test_leaving_gives_the_place_up() -> None:
     assert len(turns) == 1
 
 
+def test_a_large_share_of_a_short_line_is_one_turn_in_a_long_one() -> None:
+    """Counted in bytes, who had 3 MB before 500 links came would wait until each of them had 3 MB: 75 s at 20 MB/s."""
+    clock = MovedClock()
+    turns = BudgetQueue(clock)
+    turns.turn_bytes = 3_000_000
+    turns.wait("b", 3_000_000, clock.now + 1)
+    turns.served("a", 3_000_000, is_urgent=False)
+    turns.turn_bytes = 100_000
+    for link in "cda":
+        turns.wait(link, 100_000, clock.now + 1)
+    for link in "bcd":
+        assert turns.first() == link
+        turns.served(link, 100_000, is_urgent=False)
+        turns.wait(link, 100_000, clock.now + 1)
+    assert turns.first() == "a"
+
+
 def test_claim_lapses_when_its_link_does_not_come_back() -> None:
     clock = MovedClock()
     turns = BudgetQueue(clock)
