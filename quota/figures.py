@@ -24,7 +24,7 @@ SHORTEST_WAIT_SECONDS: Final = 0.05  # for what brings nothing: else its followe
 EPSILON_BYTES: Final = 0.5  # absorbs the rounding of the credit, a float; rates are integers
 LEAST_BYTES: Final = 2**13  # what may be on its way to a follower at least, however slow it is
 """Also the base of the caps after grants that brought nothing: 16 KiB after the first, 32 KiB after the second."""
-LONGEST_WAIT_SECONDS: Final = 0.8  # how long bytes are held back for want of room, unless very many links hold some
+LONGEST_WAIT_SECONDS: Final = 0.7  # how long bytes are held back for want of room, unless very many links hold some
 STUCK_SECONDS: Final = 5.0  # a peer that takes an answer, or asks again, later than this counts as stuck
 """Also how long a lapsed claim keeps its place. Nobody waits for it meanwhile."""
 LOOK_SECONDS: Final = 0.1  # ten looks a second at most: for stuck peers, and whether kip73's rate has fallen

@@ -40,9 +40,7 @@ class _CoveredTopics:
 class SideQuotas:
     """The quotas of one side; the first is that of the listed replicas. `generation` grows as "throttled?" changes."""
 
-    def __init__(self, broker_id: int, clock: Clock, topic_names: TopicNames, saved_seconds: float) -> None:
-        """`saved_seconds` is as in StrictLedger."""
-        self._saved_seconds = saved_seconds
+    def __init__(self, broker_id: int, clock: Clock, topic_names: TopicNames) -> None:
         self.broker_id = broker_id
         self.clock = clock
         self.topic_names = topic_names
@@ -94,7 +92,7 @@ class SideQuotas:
             before = kept.get(name)
             if one is not None and one.shared_for is not None:  # the share that is in force, the least at first
                 rate = (before.rate if before is not None else None) or LEAST_SHARE
-            ledger = StrictLedger(clock, rate, self._saved_seconds) if before is None else before.ledger
+            ledger = StrictLedger(clock, rate) if before is None else before.ledger
             if ledger.rate != rate:
                 ledger.set_rate(rate)
             measured = SimpleRate(clock, *window) if before is None or is_new else before.measured

@@ -12,7 +12,7 @@ from weir.lag.tracker import LagTracker
 from weir.quota.budget.ledger import LinkAccounts, StrictLedger
 from weir.quota.budget.quota import Quota
 from weir.quota.counters import CountedQuota, IntervalCounts, ThrottleStats
-from weir.quota.figures import CREDIT_SECONDS, LOOK_SECONDS, WINDOW_SECONDS
+from weir.quota.figures import LOOK_SECONDS
 from weir.quota.settings import Clock, SideName, ThrottleSettings
 from weir.quota.side_quotas import CONFIGURED, SideQuotas
 from weir.quota.throttled_replicas import NO_PARTITION
@@ -47,8 +47,7 @@ class SideState(ABC):
         self.broker_id = broker_id
         self.clock = clock
         self.topic_names = TopicNames(clock) if topic_names is None else topic_names
-        saved_seconds = CREDIT_SECONDS if side == "leader" else WINDOW_SECONDS
-        self.rules = SideQuotas(broker_id, clock, self.topic_names, saved_seconds)
+        self.rules = SideQuotas(broker_id, clock, self.topic_names)
         """The quotas in force, and what each covers."""
         self.side = side
         self.stats = ThrottleStats()

@@ -30,12 +30,8 @@ from weir.quota.figures import (
 class StrictLedger:
     """One side's budget under the `strict` policy. Rates are in bytes/s: None is no quota, 0 lets nothing through."""
 
-    def __init__(
-        self, clock: Callable[[], float], rate: int | None = None, saved_seconds: float = CREDIT_SECONDS
-    ) -> None:
-        """`saved_seconds` of quota is the most credit that is kept while links wait at the other side."""
+    def __init__(self, clock: Callable[[], float], rate: int | None = None) -> None:
         self.clock = clock
-        self._saved_seconds = saved_seconds
         self.rate = rate
         self._credit = 0.0  # not full: the first second would show more than the quota
         self._credit_at = clock()
@@ -61,11 +57,8 @@ class StrictLedger:
 
     @property
     def _most_kept(self) -> float:
-        least = (self.rate or 0) * CREDIT_SECONDS
-        if not self.waiting_links:
-            return least
-        # Beyond that only as much as the window has room for: else a burst that fills it would repeat each second.
-        return max(least, min((self.rate or 0) * self._saved_seconds, self._limit() - self._sent_bytes - self.reserved))
+        """The most credit: more while links wait whose bytes are held back, as they take theirs all at once."""
+        return (self.rate or 0) * (WINDOW_SECONDS if self.waiting_links else CREDIT_SECONDS)
 
     def credit(self) -> float:
         """Return the bytes that the credit allows now; negative while a debt is paid. Needs a rate."""
@@ -230,8 +223,8 @@ class Account:
         self._ledger.due -= self.due
         held_back = max(0, self.held - int(most)) if most < self.held else 0
         if held_back != self.held_back:
-            self._ledger.hold_back(held_back - self.held_back)
             self._ledger.waiting_links += (held_back > 0) - (self.held_back > 0)
+            self._ledger.hold_back(held_back - self.held_back)
             self.held_back = held_back
         self.due = int(min(due, held_back))
         self._ledger.due += self.due

@@ -38,11 +38,11 @@ class Ask(Struct, frozen=True):
     is_urgent: bool  # whether one of the link's partitions is below its min ISR
     is_live: bool
     """Whether records of partitions in sync pass on the link too; each of them comes after a grant's bytes."""
-    answer_seconds: float  # how long the link's last answer with granted bytes took (seconds)
+    answer_seconds: float  # for how long one answer of the link lasts (seconds): what gathers meanwhile may be granted
     is_first: bool = False  # whether nothing was granted to the link so far
     is_lent: bool = False
-    """Whether its answer is expected to wait at the leader, so that nothing is set aside for it until it comes."""
-    distance: float = 0.0  # how long an answer that does not wait takes (seconds)
+    """Whether its answer is expected to begin late, so that nothing is set aside for it until it does."""
+    distance: float = 0.0  # how long an answer takes to begin (seconds); on the follower's side without a wait there
     most_beside_live: float = math.inf
     """The most granted bytes that hold up live traffic only shortly. A quota's least share may be more."""
 

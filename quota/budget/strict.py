@@ -51,12 +51,11 @@ class StrictQuota(Quota):
         # A fetch that comes late takes along what has gathered meanwhile, within bounds: else a burst would repeat each
         # second.
         spend = min(max(credit - ahead, share), rate * LARGEST_SHARE_SECONDS, fair)
-        if ask.is_lent:  # all that is lent may come in one moment
-            lent_seconds = SHARE_SECONDS + min(ask.distance, SLOWEST_SHARE_SECONDS)
-            most = rate * lent_seconds
-            spend = min(spend, most / (ledger.waiting_links + 1), max(0.0, most - ledger.held_back))
-        elif ask.answer_seconds > SLOW_SECONDS:
+        if ask.answer_seconds > SLOW_SECONDS:
             spend = max(spend, min(rate * min(ask.answer_seconds, SLOWEST_SHARE_SECONDS), fair))
+        if ask.is_lent:  # all that is lent may come in one moment
+            most = rate * (SHARE_SECONDS + min(ask.distance, SLOWEST_SHARE_SECONDS))
+            spend = min(spend, most / (ledger.waiting_links + 1), max(0.0, most - ledger.held_back))
         spend = min(spend, max(ask.most_beside_live, share))
         return Offer(self, now, spend, share, ahead, turn, is_lent=ask.is_lent)
 

@@ -5,7 +5,6 @@ Bytes are reserved through accounts that the end of the link closes, so an excep
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -78,8 +77,8 @@ def _granted(view: FetchView, plan: FetchPlan) -> InFlight:
         quota.line.served(state, part.size, is_urgent=view.ask.is_urgent, replica=view.ask.replica_id)
     reserved = {quota.ledger: part.size for quota, part in plan.parts.items() if quota.reserves}
     state.accounts.reserve(reserved)
-    if not state.throttle.takes_out:
-        state.accounts.let_arrive(0 if view.ask.is_lent else math.inf)
+    if view.ask.is_lent:
+        state.accounts.let_arrive(0)
     state.partitions.queue.granted(plan.grants, max(reserved.values(), default=0), by_turns=view.terms.by_turns)
     state.partitions.leave_out([replica for replica, _ in plan.grants])
     grants_are_first = view.now < state.crowded_until and not state.grants_filled_answer
@@ -90,6 +89,7 @@ def _granted(view: FetchView, plan: FetchPlan) -> InFlight:
         parts=plan.parts,
         grants={replica: max(cap, replica.batches.next_size) for replica, cap in plan.grants},
         asks_all=plan.asks_all,
+        is_late=view.ask.is_lent,
         grants_are_first=grants_are_first,
         shares_max_bytes=plan.max_bytes is not None,
     )

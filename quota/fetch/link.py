@@ -56,6 +56,11 @@ class ReplicaLink(LinkState):
         """Whether the client is known to be the follower's own sidecar."""
         return self.partitions.is_asked_for_none
 
+    @property
+    def is_late(self) -> bool:
+        """Whether nothing is set aside for the answer awaited until it begins."""
+        return self.in_flight is not None and self.in_flight.is_late
+
     def answer_begins(self) -> None:
         """Note that a part of the answer awaited has come, and not all of it. Only the first time counts."""
         fetch = self.in_flight

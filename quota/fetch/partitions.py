@@ -220,9 +220,9 @@ class LinkState:
         self.answer_seconds = 0.0  # how long the answer to the last grant took (seconds)
         self.pace = math.inf  # bytes/s at which the last answer to a grant came; inf where it came in one piece
         self.distance = LATE_SECONDS
-        """How long the quickest answer took to begin (seconds): the way to the leader and back."""
+        """How long the quickest answer took to begin (seconds): the way to the leader and back. Beside it: the last."""
         self.made_to_wait_at = -math.inf
-        """When an answer came last that had waited at the leader, as the leader's side throttles too."""
+        """When an answer to a grant came last that was late: the leader's side throttles too, or the broker is slow."""
         self.most_beside_live = math.inf
         """What passed on the link in PASSING_SECONDS while the last answer came (bytes)."""
         self.live_until = -math.inf

@@ -31,6 +31,7 @@ from weir.quota.figures import (
     LONGEST_RIDE_SECONDS,
     PROBE_SECONDS,
     SHARE_BESIDE_LIVE_SECONDS,
+    SHARE_SECONDS,
     SHORTEST_WAIT_SECONDS,
     SLOW_SECONDS,
     TICK_SECONDS,
@@ -87,15 +88,20 @@ def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: f
         )
         side.release_stuck()
     is_live = now < state.live_until
+    # Beside live records the leader's side sets everything aside: else one might wait for room behind a grant.
+    is_lent = now - state.made_to_wait_at < EXPECTED_SECONDS and not (side.takes_out and is_live)
+    answer_seconds = state.answer_seconds
+    if is_lent:  # the follower's side can't hold back what comes
+        answer_seconds = state.distance + SHARE_SECONDS if side.takes_out else 0.0
     ask = Ask(
         state,
         partitions.replica_id,
         next_batch,
         is_urgent,
         is_live,
-        state.answer_seconds,
+        answer_seconds,
         not queue.last,
-        not side.takes_out and now - state.made_to_wait_at < EXPECTED_SECONDS,
+        is_lent,
         state.distance,
         state.most_beside_live if is_live else math.inf,
     )
@@ -104,10 +110,10 @@ def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: f
     max_bytes = request.max_bytes if limit is None else min(limit, request.max_bytes)
     # Where answers take long, or more has gathered than an answer may have, one batch an answer leaves quota unused.
     gathered = not ask.is_lent and all([offer.quota.ledger.has_more_than(LARGEST_SHARE_SECONDS) for offer in offers])
-    wastes_some = gathered or ask.answer_seconds > SLOW_SECONDS
+    wastes_some = gathered or state.answer_seconds > SLOW_SECONDS
     terms = Terms(takes_whole, max_bytes, by_turns, side.takes_out, wastes_some, len(offers) > 1)
     # Records in sync would use up some of what is offered, so a link with such records has a cap for each grant.
-    is_offered = ask.is_lent and not is_live and not takes_whole
+    is_offered = ask.is_lent and not is_live and not takes_whole and not side.takes_out
     # Without a high watermark it is not known who is in sync. And who asks for 0 bytes of everything is the
     # follower's own sidecar, with an offset probe.
     probe_at, since = math.inf, state.unanswered_since

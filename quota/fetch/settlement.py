@@ -177,9 +177,10 @@ class Settlement:
             state.live_until = self._now + WINDOW_SECONDS
         began_at = self._now if fetch.answer_began_at is None else fetch.answer_began_at
         waited = began_at - fetch.forwarded_at
-        state.distance = min(waited, state.distance)
-        if fetch.grants and waited > state.distance + AT_ONCE_SECONDS:
+        quickest = 0.0 if state.throttle.takes_out else min(waited, state.distance)
+        if fetch.grants and waited > quickest + AT_ONCE_SECONDS:
             state.made_to_wait_at = self._now
+        state.distance = waited if state.throttle.takes_out else quickest
         if fetch.grants and (self._waited or self._unthrottled):
             state.answer_seconds = self._now - fetch.forwarded_at
             state.pace, state.most_beside_live = self._pace(), self._most_beside_live()
