@@ -42,6 +42,7 @@ class StrictLedger:
         self.reserved = 0  # bytes that were granted, may arrive at any time, and are not known to have arrived
         self.held_back = 0  # bytes that were granted, and take nothing of the window before more is told
         self.waiting_links = 0  # how many links have such bytes
+        self.late_links = 0  # how many of them have nothing else
         self.due = 0  # how many of them go as soon as there is room; up to half of the window is kept for them
         self._wanted_until = -math.inf
 
@@ -57,8 +58,8 @@ class StrictLedger:
 
     @property
     def _most_kept(self) -> float:
-        """The most credit: more while links wait whose bytes are held back, as they take theirs all at once."""
-        return (self.rate or 0) * (WINDOW_SECONDS if self.waiting_links else CREDIT_SECONDS)
+        """The most credit: more while answers are late, as they take theirs all at once."""
+        return (self.rate or 0) * (WINDOW_SECONDS if self.late_links else CREDIT_SECONDS)
 
     def credit(self) -> float:
         """Return the bytes that the credit allows now; negative while a debt is paid. Needs a rate."""
@@ -163,6 +164,7 @@ class StrictLedger:
         self.reserved = sum([one.counted for one in accounts])
         self.held_back = sum([one.held_back for one in accounts])
         self.waiting_links = sum([one.held_back > 0 for one in accounts])
+        self.late_links = sum([one.is_late for one in accounts])
         self.due = sum([one.due for one in accounts])
 
     def _limit(self) -> float:
@@ -197,12 +199,13 @@ class StrictLedger:
 class Account:
     """What one link holds of a ledger: reserved for the answer to come, or handed over and not known to have come."""
 
-    __slots__ = ("_ledger", "_most", "arrived", "due", "held_back", "reserved", "unconfirmed")
+    __slots__ = ("_ledger", "_most", "arrived", "due", "held_back", "is_late", "reserved", "unconfirmed")
 
     def __init__(self, ledger: StrictLedger, most: float) -> None:
         """At most `most` bytes of it may arrive, until `let_arrive` says something else."""
         self._ledger = ledger
         self._most = most
+        self.is_late = False  # whether nothing of it may arrive
         self.reserved = self.held_back = self.due = 0
         self.unconfirmed = 0  # handed over, and not known to have arrived
         self.arrived = 0  # of an answer that has not passed whole
@@ -222,6 +225,9 @@ class Account:
         self._most = most
         self._ledger.due -= self.due
         held_back = max(0, self.held - int(most)) if most < self.held else 0
+        is_late = 0 < held_back == self.held
+        self._ledger.late_links += is_late - self.is_late
+        self.is_late = is_late
         if held_back != self.held_back:
             self._ledger.waiting_links += (held_back > 0) - (self.held_back > 0)
             self._ledger.hold_back(held_back - self.held_back)

@@ -33,18 +33,18 @@ def test_credit_starts_empty_and_gathers_at_the_rate() -> None:
     assert ledger.credit() == pytest.approx(RATE * CREDIT_SECONDS, abs=1)
 
 
-def test_a_second_of_quota_is_saved_while_links_wait() -> None:
+def test_a_second_of_quota_is_saved_while_answers_are_late() -> None:
     """What is granted to them comes at any time, and takes its credit then."""
     clock = MovedClock()
     ledger = StrictLedger(clock, RATE)
-    ledger.waiting_links = 1
+    ledger.late_links = 1
     clock.move(2.0)
     assert ledger.credit() == pytest.approx(1000, abs=1)
     ledger.reserve(800)
     settle(ledger, 800, 800)
     clock.move(0.5)
     assert ledger.credit() == pytest.approx(700, abs=1)
-    ledger.waiting_links = 0
+    ledger.late_links = 0
     clock.move(1.0)
     assert ledger.credit() == pytest.approx(700, abs=1)
 
