@@ -69,13 +69,12 @@ class Passage:
 
         `is_late`: nothing is set aside for them. So none is sent before it is here, and then as there is room.
         """
-        self._ask_seconds = 0.0 if is_to_sidecar else ASK_SECONDS
-        self._is_late = is_late and not self._is_slow
+        self._ask_seconds, self._is_late = 0.0 if is_to_sidecar else ASK_SECONDS, is_late
         if is_granted:
             if self._pump.allowed == math.inf:
                 self._takes_back = self._client.keep_unsent(LEAST_BYTES)
             self._arrived = self._pump.sent
-            if self._is_late:
+            if is_late:
                 self._sent, self._waits_since = 0, math.inf
                 self.close()
                 self._pump.allow(0)

@@ -176,9 +176,14 @@ class GrantQueue:
             turn.granted_offset = UNKNOWN_OFFSET
 
     def brought_nothing(self, replica: ReplicaPartition) -> None:
-        """Let a partition come behind all others: the next hop may let nothing of it through at all."""
+        """Let a partition have its turn once more, and then come behind all others.
+
+        The next hop may let nothing of it through at all, or had no budget yet. Without a second turn two partitions
+        may take turns so that one of them always comes while there is none.
+        """
+        replica.batches.misses += 1
         if (turn := self.turns.get(replica)) is not None:
-            turn.begin = self._furthest
+            turn.begin = self._reached if replica.batches.misses % 2 else self._furthest
             self._is_sorted = False
 
 

@@ -37,12 +37,15 @@ def test_promise_of_full_fetches_by_an_earlier_hop_holds() -> None:
     assert not violations(Scenario(10, "both", leader, follower, partitions, most_exchanges=60))
 
 
-def test_promise_of_partitions_in_step_with_the_next_hop_holds() -> None:
+@pytest.mark.parametrize(("leader_rate", "follower_rate", "latency"), [(MB, 2 * MB, 0.005), (2 * MB, 5 * MB, 0.0005)])
+def test_promise_of_partitions_in_step_with_the_next_hop_holds(
+    leader_rate: int, follower_rate: int, latency: float
+) -> None:
     """That had budget for every other fetch only, and one of two partitions was never in it."""
-    leader, follower = Side(MB, (0, 1), order="round-robin"), Side(2 * MB, (0,), order="round-robin")
+    leader, follower = Side(leader_rate, (0, 1), order="round-robin"), Side(follower_rate, (0,), order="round-robin")
     partitions = tuple(Partition(topic, number, 0, 0, 0, True, count=4_000) for number in (0, 1) for topic in (0, 1))
     assert not violations(
-        Scenario(0, "both", leader, follower, partitions, latency=0.005, seconds=40.0, most_exchanges=90)
+        Scenario(1, "both", leader, follower, partitions, latency=latency, seconds=40.0, most_exchanges=90)
     )
 
 
