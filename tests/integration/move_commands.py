@@ -15,7 +15,6 @@ from typing import Any
 from weir.cli.main import main
 from weir.lab.admin import LabAdmin
 from weir.lab.cluster import Cluster
-from weir.lab.settings import configs_tool
 from weir.lab.sidecar import PROJECT
 from weir.planning.assignment import Partition
 from weir.planning.move_throttle import Standing
@@ -72,14 +71,6 @@ class MoveCommands:
         rates, lists = self.admin.own_throttles(self.admin.brokers(), topics)
         return Standing(
             {broker: own for broker, own in rates.items() if own}, {topic: own for topic, own in lists.items() if own}
-        )
-
-    def change(self, *words: str) -> None:
-        """Change settings with Kafka's own tool."""
-        self.cluster.java_tool(
-            "configs",
-            configs_tool(self.cluster.version),
-            ["--bootstrap-server", self.cluster.bootstrap_servers[0], "--alter", *words],
         )
 
     def wait_for_end(self, seconds: float = 60) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.integration.move_commands import MB, MoveCommands
 from tests.integration.moves import clear, filled
+from tests.throttle_names import LEADER_REPLICAS
 from weir.lab.cluster import Cluster
 from weir.lab.modes import NEWEST
 from weir.planning.move_throttle import Standing
@@ -81,7 +82,7 @@ def test_two_moves_that_begin_at_once_leave_nothing(move: MoveCommands) -> None:
     """The same plan twice, of which one is refused, and another plan beside it."""
     topic = filled(move.cluster, move.topic, [2], 4 * MB, partitions=2)
     first, second = move.plan(topic, {0: [3]}, "first"), move.plan(topic, {1: [3]}, "second")
-    options = ("--throttle", "500k", "--additional")
+    options = ("--throttle", "5MB", "--additional")
     started = [move.start("execute", plan, *options) for plan in (first, first, second)]
     said = [process.communicate(timeout=60)[1] for process in started]
     assert sorted(process.returncode for process in started) == [0, 0, 1], said
@@ -174,13 +175,12 @@ def test_list_that_brokers_would_not_take_is_told_at_once(move: MoveCommands) ->
     others = [f"{number}:7" for number in range(10_000, 14_095)]
     for last, fits in (("10:7", False), ("1:7", True)):
         listed = ",".join([*others, last])
-        entity = ("--entity-type", "topics", "--entity-name", topic)
-        move.change(*entity, "--add-config", f"leader.replication.throttled.replicas=[{listed}]")
+        move.admin.set_native_throttle({}, {topic: {LEADER_REPLICAS: listed}})
         before = move.throttles()
         begun = monotonic()
         _, error = move.run("execute", move.plan(topic, {0: [2]}), "--throttle", "10MB", status=0 if fits else 1)
         if fits:
-            assert len(move.throttles().lists[topic]["leader.replication.throttled.replicas"]) == 32_767
+            assert len(move.throttles().lists[topic][LEADER_REPLICAS]) == 32_767
             move.run("verify", move.plan(topic, {0: [2]}), "--watch")
             assert [state.replicas for state in move.admin.partitions([topic]).values()] == [(2,), (1,)]
         else:
@@ -198,7 +198,7 @@ def test_plans_in_one_file_keep_their_throttles(move: MoveCommands) -> None:
     move.run("execute", both, "--throttle", "200k", "--additional")
     _, error = move.run("verify", both)
     assert f"still moves {topic}-0, and its throttle stays" in error
-    assert move.throttles().lists[topic]["leader.replication.throttled.replicas"] == "0:1"
+    assert move.throttles().lists[topic][LEADER_REPLICAS] == "0:1"
     assert move.throttles().rates[1]["leader.replication.throttled.rate"] == "200000"
     assert move.admin.reassignments()
     move.run("execute", move.plan(topic, {0: [2]}), "--throttle", "20MB", "--additional", "--watch")
