@@ -53,47 +53,54 @@ def recorded_cluster(mode: Mode) -> Iterator[tuple[Cluster, list[Recorder]]]:
             recorder.close()
 
 
-@pytest.mark.parametrize("mode", CORNERS[1:], ids=lambda mode: mode.name)
-def test_captured_frames_are_read_alike_by_another_codec(mode: Mode) -> None:
-    with recorded_cluster(mode) as (cluster, recorders):
-        topic = filled(cluster, "orders", [1], 16 * MB)
-        cluster.sidecars[1].put_throttle(throttle(topic, leader=RATE))
-        with moving(cluster, [topic], [1, 2]) as received:
-            wait_for_bytes(cluster, received, RATE)
-            begun = len(list(recorders[0].fetches()))
-            wait_for_bytes(cluster, received, 5 * RATE)
-            steady = list(recorders[0].fetches())[begun:]
-        assert_identical(cluster, [topic], 1, 2)
-        fetches = list(recorders[0].fetches())
-        cluster.check_logs()
+@pytest.fixture(scope="module", params=CORNERS[1:], ids=lambda mode: mode.name)
+def recorded(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, list[Recorder]]]:
+    with recorded_cluster(request.param) as running:
+        yield running
+        running[0].check_logs()
+
+
+def test_captured_frames_are_read_alike_by_another_codec(recorded: tuple[Cluster, list[Recorder]]) -> None:
+    cluster, recorders = recorded
+    topic = filled(cluster, "orders", [1], 16 * MB)
+    cluster.sidecars[1].put_throttle(throttle(topic, leader=RATE))
+    with moving(cluster, [topic], [1, 2]) as received:
+        wait_for_bytes(cluster, received, RATE)
+        begun = len(list(recorders[0].fetches()))
+        wait_for_bytes(cluster, received, 5 * RATE)
+        steady = list(recorders[0].fetches())[begun:]
+    assert_identical(cluster, [topic], 1, 2)
     assert len(steady) > 20
     requests = [decode_fetch_request(request) for request, _ in steady]
-    assert {request.header.api_version for request in requests} == {mode.fetch_version}
+    assert {request.header.api_version for request in requests} == {cluster.fetch_version}
     assert not [request for request in requests if request.session_epoch == INITIAL_EPOCH]
-    for request, response in fetches:
+    for request, response in recorders[0].fetches():
         assert_read_alike(request, response)
 
 
-def test_what_is_granted_beside_live_records_goes_with_one() -> None:
-    """A grant alone would be answered at once, and the next live record would wait behind that answer."""
-    mode = CORNERS[1]  # the newest that has names on the wire
-    with recorded_cluster(mode) as (cluster, recorders):
-        topic = filled(cluster, "orders", [1], 10 * MB)
-        cluster.create_topic("live", {0: [1, 2]})
-        cluster.sidecars[1].put_throttle(throttle(topic, leader=RATE))
-        with (
-            LiveProducer(cluster.bootstrap_servers, "live", [0], rate=200) as producer,
-            moving(cluster, [topic], [1, 2]) as received,
-        ):
-            wait_for_bytes(cluster, received, RATE)
-            begun = len(list(recorders[0].fetches()))
-            wait_for_bytes(cluster, received, 4 * RATE)
-            steady = list(recorders[0].fetches())[begun:]
-        assert producer.failed == 0
-        assert_identical(cluster, [topic, "live"], 1, 2)
-        cluster.check_logs()
-    answers = [_topics_with_records(mode.fetch_version, response) for _, response in steady]
-    moved = [topics for topics in answers if b"orders" in topics]
+@pytest.mark.parametrize("recorded", CORNERS[1:2], indirect=True, ids=lambda mode: mode.name)
+def test_what_is_granted_beside_live_records_goes_with_one(recorded: tuple[Cluster, list[Recorder]]) -> None:
+    """A grant alone would be answered at once, and the next live record would wait behind that answer.
+
+    The mode is the newest that has names on the wire.
+    """
+    cluster, recorders = recorded
+    topic = filled(cluster, "beside-live", [1], 10 * MB)
+    cluster.create_topic("live", {0: [1, 2]})
+    cluster.sidecars[1].put_throttle(throttle(topic, leader=RATE))
+    with (
+        LiveProducer(cluster.bootstrap_servers, "live", [0], rate=200) as producer,
+        moving(cluster, [topic], [1, 2]) as received,
+    ):
+        wait_for_bytes(cluster, received, RATE)
+        begun = len(list(recorders[0].fetches()))
+        wait_for_bytes(cluster, received, 4 * RATE)
+        steady = list(recorders[0].fetches())[begun:]
+    assert producer.failed == 0
+    assert_identical(cluster, [topic, "live"], 1, 2)
+    assert cluster.fetch_version is not None
+    answers = [_topics_with_records(cluster.fetch_version, response) for _, response in steady]
+    moved = [topics for topics in answers if topic.encode() in topics]
     assert len(moved) > 20
     # Quiet: 0.95. A busy machine delays records, and an answer then goes without one: 0.35. Without it: 0.02.
     assert sum(b"live" in topics for topics in moved) > 0.2 * len(moved)
