@@ -62,6 +62,10 @@ class Interruption:
         self.seen: dict[Line, int] = {}
 
     def __enter__(self) -> None:
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Trace from now on. Python stops to do so when the traced line has raised."""
         sys.settrace(self._call)
 
     def __exit__(self, *error: object) -> None:
@@ -135,6 +139,8 @@ class Run:
     """A move of three partitions beside a live one, which is written to all the time."""
 
     version: int
+    interruption: Interruption = field(default_factory=Interruption)
+    """What is raised in each fetch, where it is `for_ever`."""
     clock: MovedClock = field(default_factory=MovedClock)
     waits: list[float] = field(default_factory=list)
 
@@ -161,6 +167,8 @@ class Run:
                 self.live.append(LIVE_BATCH)
                 written_at = self.clock.now
             before = self.clock.now
+            if self.interruption.for_ever:
+                self.interruption.go_on()
             try:
                 self.follower.fetch()
             except Disconnected:
@@ -215,12 +223,15 @@ def test_exception_at_any_line_passes_and_reserves_nothing(version: int, at_last
 @pytest.mark.parametrize("version", [3, 12])
 def test_raising_line_passes_nothing_and_stops_nobody_in_sync(version: int) -> None:
     """With every connection anew."""
+    raised = []
     for line, _ in lines_of(version)[::40]:
-        run = Run(version)
-        with suppress(Injected), Interruption(line, 1, for_ever=True):
+        run = Run(version, Interruption(line, for_ever=True))
+        with suppress(Injected), run.interruption:
             run.go_on(1.0)
             run.finish()
         run.finish()
+        raised.append(1 - run.interruption.left)
         assert sum(size for _, size in run.follower.received) <= (1.04 + 0.04) * RATE + 5 * BATCH, line
         assert max(run.waits) < 1.0, line
         assert run.live.end > 3, line
+    assert sum(times > 1 for times in raised) > 20
