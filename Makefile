@@ -22,8 +22,8 @@ BIN := .venv/bin
 # Without Python's caches each worker of each stage would compile all the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup same-python demo test check unit unit-newest spark long beside integration clients kubernetes bench \
-  release lock clean
+.PHONY: setup same-python demo test check unit newest-packages unit-newest spark long beside integration clients \
+  kubernetes bench release lock clean
 
 setup: .venv/.installed .cache/.jars
 
@@ -41,10 +41,14 @@ same-python: | $(BIN)/python
 	  { echo ".venv is of $$($(BIN)/python --version) and '$(PYTHON)' is another: run make clean first" >&2; exit 1; }
 
 # Hashes for every package; the project itself is built by the setuptools of the lock, so nothing else is fetched for it.
+# Python compiles what is imported, where pip would compile all; and PySpark's archives are not compressed once more.
+PIP_INSTALL = DIST_EXTRA_CONFIG=$(CURDIR)/lab/wheel.cfg $(BIN)/python -m pip install --quiet --no-compile \
+  --disable-pip-version-check
+
 .venv/.installed: requirements-dev.lock pyproject.toml | same-python
 	@echo "Installing the packages of requirements-dev.lock (PySpark alone is 300 MB: minutes the first time)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(PIP_INSTALL) --require-hashes -r requirements-dev.lock
+	$(PIP_INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
 # Also starts one broker of each version and stops it, so that set-up fails where the lab would.
@@ -55,10 +59,12 @@ same-python: | $(BIN)/python
 demo: setup
 	$(BIN)/weir demo
 
-# Tests on brokers mostly wait for bytes that come at a rate, so tests that only compute run beside them; and mypy takes
-# one core for most of a minute.
-test: setup unit
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target check unit-newest
+# Tests on brokers mostly wait for bytes that come at a rate, so what only computes runs beside them; and pip needs one
+# core, so the packages of the other Python come meanwhile.
+test:
+	$(MAKE) --no-print-directory --jobs=2 setup newest-packages
+	$(MAKE) --no-print-directory unit
+	$(MAKE) --no-print-directory unit-newest
 	$(MAKE) --no-print-directory --jobs=2 integration beside
 
 check: .venv/.installed
@@ -80,6 +86,9 @@ unit-newest: .venv/.installed
 	  -W ignore::pytest.PytestUnraisableExceptionWarning \
 	  $(NEWEST_TESTS)
 
+newest-packages: | $(BIN)/python
+	$(BIN)/python lab/newest_python.py --packages
+
 NEWEST_TESTS = tests/access tests/cli tests/control tests/proxy/tls tests/proxy/checkup tests/proxy/test_*.py
 
 # All of them on the Spark of the lock, and a part, marked `oldest_spark`, on the oldest that is supported: so few that a
@@ -93,8 +102,7 @@ SPARK_TESTS = tests/pipeline $(shell grep -rl 'mark\.spark\b' tests --include='t
 # A folder that stands before .venv's packages, so that these tests differ in nothing but Spark.
 .cache/spark-3.5/.installed: requirements-spark-3.5.lock | .venv/.installed
 	rm -rf $(@D)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --no-build-isolation \
-	  --target $(@D) -r requirements-spark-3.5.lock
+	$(PIP_INSTALL) --require-hashes --no-deps --no-build-isolation --target $(@D) -r requirements-spark-3.5.lock
 	@touch $@
 
 long: .venv/.installed
@@ -104,7 +112,7 @@ long: .venv/.installed
 # session of its own. Its output is shown when it has ended.
 beside: .venv/.installed
 	@mkdir -p .cache; trap 'kill $$!' INT TERM; \
-	setsid sh -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec nice -n 19 $(MAKE) spark long' >.cache/beside 2>&1 & \
+	setsid sh -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec nice -n 19 $(MAKE) check spark long' >.cache/beside 2>&1 & \
 	wait $$!; status=$$?; cat .cache/beside; exit $$status
 
 INTEGRATION := (integration or long) and not computes and $(OWN)
@@ -112,7 +120,7 @@ OF_BROKERS := -o cache_dir=.cache/pytest-integration -m "$(INTEGRATION)"
 
 # What fails there is run once more by itself: these tests time what brokers do, and several of them share two cores.
 integration: setup
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(OF_BROKERS) || \
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(OF_BROKERS) || \
 	  $(BIN)/pytest --last-failed --last-failed-no-failures none $(OF_BROKERS)
 
 clients: setup

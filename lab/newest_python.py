@@ -1,9 +1,10 @@
 """Runs unit tests on the newest Python of this machine, beside the one that `make setup` uses: `make unit-newest`.
 
-    python -m weir.lab.newest_python [argument of pytest ...]
+    python -m weir.lab.newest_python --packages | [argument of pytest ...]
 
 The Pythons looked at are those on PATH, and pyenv's. The environment is `.venv-newest`, with the packages of
-`requirements-dev.lock` but PySpark, which is large and which no such test needs.
+`requirements-dev.lock` but PySpark, which is large and which no such test needs. `--packages` installs these and ends.
+It imports nothing else, so that `make test` can run it while the packages of `.venv` are still on their way.
 """
 
 from __future__ import annotations
@@ -29,17 +30,20 @@ Version = tuple[int, ...]
 
 
 def main() -> int:
-    """Run the tests, and return pytest's status; 0 where there is no newer Python."""
+    """Run the tests, and return pytest's status; 0 where there is no newer Python, or only packages are wanted."""
     own = sys.version_info[:2]
     found = newest(pythons(os.environ), own)
     if found is None:
         print(f"No Python here is newer than {own[0]}.{own[1]}, up to {NEWEST[0]}.{NEWEST[1]}: nothing more to test.")
         return 0
     version, python = found
-    print(f"The tests run again on Python {'.'.join(map(str, version))}.", flush=True)
     project = Path(__file__).resolve().parents[1]
-    environment = prepared(project, python, version)
-    return subprocess.run([environment / "bin" / "python", "-m", "pytest", *sys.argv[1:]], cwd=project).returncode
+    pip = with_packages(project, python, version)
+    if sys.argv[1:] == ["--packages"]:
+        return 0
+    subprocess.run([*pip, "--no-deps", "--no-build-isolation", "-e", project], check=True)
+    print(f"The tests run again on Python {'.'.join(map(str, version))}.", flush=True)
+    return subprocess.run([pip[0], "-m", "pytest", *sys.argv[1:]], cwd=project).returncode
 
 
 def pythons(environment: Mapping[str, str]) -> Iterator[Path]:
@@ -67,23 +71,23 @@ def without(lock: str, packages: Iterable[str]) -> str:
     return re.sub(rf"^(?:{names})==.*\n(?:[ \t].*\n)*", "", lock, flags=re.MULTILINE)
 
 
-def prepared(project: Path, python: Path, version: Version) -> Path:
-    """Make the environment, or return the one that is there for this version and lock file."""
+def with_packages(project: Path, python: Path, version: Version) -> list[str]:
+    """Make the environment where it is not there for this version and lock file. Returns `pip install` of it."""
     environment = project / ".venv-newest"
+    pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     lock = (project / "requirements-dev.lock").read_text()
     mark = f"{version} {hashlib.sha256(lock.encode()).hexdigest()}\n"
     made = environment / ".installed"
     if made.is_file() and made.read_text() == mark:
-        return environment
+        return pip
     shutil.rmtree(environment, ignore_errors=True)
     subprocess.run([python, "-m", "venv", environment], check=True)
     used = environment / "requirements.lock"
     used.write_text(without(lock, _LEFT_OUT))
-    pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--require-hashes", "--only-binary", ":all:", "-r", used], check=True)
-    subprocess.run([*pip, "--no-deps", "--no-build-isolation", "-e", project], check=True)
+    only = ["--no-compile", "--require-hashes", "--only-binary", ":all:"]
+    subprocess.run([*pip, *only, "-r", used], check=True)
     made.write_text(mark)
-    return environment
+    return pip
 
 
 def _version(python: Path) -> Version:
