@@ -302,7 +302,7 @@ class Link:
             self._see_whose()
         self.from_client.close()
         self.from_upstream.close()
-        self._passage.close()
+        self._passage.end()
         if self._end_timer is not None:
             self._end_timer.cancel()
         self._client.close()

@@ -94,6 +94,13 @@ class Passage:
             self._since, self._took = self._loop.time(), math.inf
         self._look_in(_FIRST_LOOK_SECONDS)
 
+    def end(self) -> None:
+        """Tell at the connection's end what has arrived of a granted answer, and what may: the rest is not sent."""
+        self.close()
+        if self._pump.allowed < math.inf:
+            on_way = self._client.unacknowledged()
+            self._let_pass(self._newly_arrived(on_way), on_way, 0, 0.0)
+
     def close(self) -> None:
         """Stop looking at what the follower takes."""
         if self._timer is not None:

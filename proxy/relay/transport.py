@@ -77,12 +77,23 @@ _INT = struct.Struct("i")
 
 
 def unacknowledged(descriptor: int) -> int:
-    """Return the bytes in a socket's send queue that its peer has not acknowledged: tcp(7)'s SIOCOUTQ."""
+    """Return the bytes in a socket's send queue that its peer has not acknowledged: tcp(7)'s SIOCOUTQ.
+
+    Where the connection is broken none are on their way. The socket shows them for ever, and whoever waits for them
+    would never send again, and so never find out.
+    """
     try:
         (size,) = _INT.unpack(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(_INT.size)))
     except OSError:
         return 0  # the connection is gone
-    return int(size)
+    return 0 if size and _is_broken(descriptor) else int(size)
+
+
+def _is_broken(descriptor: int) -> bool:
+    """Return whether the peer of a TCP connection has sent a reset, or both ends have sent their FIN."""
+    poll = select.poll()
+    poll.register(descriptor, 0)  # POLLHUP and POLLERR are always told
+    return bool(poll.poll(0))
 
 
 def has_hung_up(descriptor: int) -> bool:

@@ -333,12 +333,6 @@ class LinkAccounts:
         for account in self._accounts.values():
             account.count_as_sent(account.reserved)
 
-    def give_up(self) -> None:
-        """Count all that is reserved as sent: the answer does not come any more."""
-        self.count_as_sent()
-        for account in self._accounts.values():
-            account.arrived = 0
-
     def account(self, ledger: StrictLedger) -> Account | None:
         """Return this link's account with a ledger; None where it never had one."""
         return self._accounts.get(ledger)

@@ -107,12 +107,6 @@ class ReplicaLink(LinkState):
         yield from Settlement(self, fetch, head).steps(topics)
         self.in_flight = None
 
-    def abandon(self) -> None:
-        """Give up on the answer still to come. It may have been sent in part: what is reserved counts as sent."""
-        self.accounts.confirm()
-        self.in_flight = None
-        self.accounts.give_up()
-
     def release_if_stuck(self) -> None:
         """Count as sent what a stuck peer has not taken: others get the budget before its connection is closed."""
         now = self.throttle.clock()
@@ -137,7 +131,7 @@ class ReplicaLink(LinkState):
     def close(self) -> None:
         """End the link. Even if this fails half way, the link holds nothing of the budget afterwards."""
         try:
-            self.abandon()
+            self.in_flight = None
             self.partitions.close()
         finally:
             self.throttle.drop(self)

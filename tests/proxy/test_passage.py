@@ -234,6 +234,59 @@ def test_a_socket_that_is_closed_has_nothing_on_its_way() -> None:
     assert unacknowledged(10_000) == 0
 
 
+async def test_to_a_follower_that_has_reset_its_connection_nothing_is_on_its_way() -> None:
+    """Else the passage would wait for these bytes for ever, and never send what tells that the follower is gone."""
+    async with carrying() as one:
+        one.passage.begin(is_granted=True)
+        one.broker.send(bytes(100_000))
+        await asyncio.sleep(0.05)
+        assert unacknowledged(one.client.fileno()) > 0
+        one.follower.close()  # with unread bytes, so that is a reset
+        assert unacknowledged(one.client.fileno()) == 0
+
+
+@pytest.mark.parametrize("taken", [0, 3_000])
+async def test_at_the_end_of_a_connection_is_told_what_may_have_arrived(taken: int) -> None:
+    async with carrying() as one:
+        one.passage.begin(is_granted=True)
+        one.broker.send(bytes(100_000))
+        await one.take(taken)
+        await asyncio.sleep(0.05)
+        one.passage.end()
+        on_way, more = one.told[-1]
+        assert more == 0
+        assert one.arrived + on_way == sent(one) <= 4 * LEAST_BYTES
+
+
+async def test_of_an_answer_without_a_grant_nothing_is_told_at_the_end() -> None:
+    async with carrying() as one:
+        one.passage.begin(is_granted=True)
+        one.passage.begin(is_granted=False)
+        told = list(one.told)
+        one.passage.end()
+        assert one.told == told
+
+
+async def test_link_tells_at_its_end_what_may_have_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with relaying() as relay:
+        client, broker = await relay.connect(request(3, 0, 1))
+        (link,) = relay.listener.links
+        told: list[tuple[float, float]] = []
+
+        def let_pass(arrived: int, on_way: float, most: float, waited: float) -> float:
+            told.append((arrived, on_way))
+            return most
+
+        monkeypatch.setattr(link._passage, "_let_pass", let_pass)
+        link._passage.begin(is_granted=True)
+        await broker.send(response(1, bytes(100_000)))
+        await client.receive(LEAST_BYTES)
+        client.reset()
+        await relay.until(lambda: not relay.listener.links)
+        arrived, on_way = told[-1]
+        assert LEAST_BYTES <= arrived + on_way < 100_000
+
+
 @pytest.mark.parametrize("size", [0, 5])
 def test_unread_bytes_on_loopback_are_acknowledged(size: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_connection(listening.getsockname()) as one:

@@ -261,16 +261,6 @@ def test_arrived_bytes_of_an_answer_are_taken_off_it_alone(comes_empty: bool) ->
     assert ledger.reserved == 100_000
 
 
-def test_arrived_bytes_of_an_answer_given_up_are_not_taken_off_the_next() -> None:
-    ledger, accounts = StrictLedger(MovedClock(), RATE), LinkAccounts()
-    accounts.reserve({ledger: 100_000})
-    accounts.arrive(60_000)
-    accounts.give_up()
-    accounts.reserve({ledger: 100_000})
-    accounts.hand_over({ledger: 100_000})
-    assert ledger.reserved == 100_000
-
-
 def test_credit_of_a_link_that_waited_for_a_long_answer_is_kept() -> None:
     """An answer of seconds is no time in which nobody wants budget: else the next fetch would find no credit."""
     clock = MovedClock()

@@ -226,6 +226,23 @@ def test_what_a_broken_connection_had_reserved_counts_as_sent(version: int) -> N
     assert sum(granted) <= 1.3 * 2.0 * BATCH or granted.count(0) == 39
 
 
+@pytest.mark.parametrize("comes_whole", [False, True])
+def test_of_a_broken_connection_only_what_may_have_arrived_counts(comes_whole: bool) -> None:
+    """Followers that come anew twice a second would else leave half of the quota unused."""
+    talk = conversation(MB)
+    talk.clock.move(1.0)
+    fetch = forward(talk.link, talk.follower.request())
+    ledger = talk.link.throttle.ledger
+    room = ledger.room() + ledger.reserved
+    assert ledger.reserved >= BATCH
+    if comes_whole:
+        talk.link.settle(talk.leader.answer(fetch.request))
+    talk.link.let_pass(3_000, 5_000, 0, 0.0)
+    talk.link.close()
+    assert ledger.reserved == 0
+    assert room - ledger.room() == 8_000
+
+
 def long_conversation(rate: int, batch: int, version: int = 3) -> Conversation:
     clock = MovedClock()
     leader = Leader({(b"t", partition): Log([batch] * 1500) for partition in range(8)})

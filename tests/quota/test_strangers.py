@@ -131,7 +131,7 @@ def test_what_a_stranger_asks_for_no_more_counts_as_long_as_it_is_remembered(mon
     link = throttle(clock).link(2, is_stranger=True)
     for first in (0, 4):
         link.plan(Follower({(b"t", first + number): 0 for number in range(4)}).request())
-        link.abandon()
+        link.in_flight = None
     with pytest.raises(TooManyPartitions):
         link.plan(Follower({(b"t", 8 + number): 0 for number in range(4)}).request())
     clock.move(ABSENT_SECONDS)

@@ -205,7 +205,7 @@ def test_no_more_absent_partitions_are_kept_than_a_request_may_have(monkeypatch:
     for first in range(0, 1000, 10):
         follower = Follower({(b"t", first + number): 0 for number in range(10)})
         link.plan(follower.request())
-        link.abandon()
+        link.in_flight = None
     topic = link.partitions.topics[b"t"]
     assert len(topic.partitions) == 10
     assert len(topic.absent) == 15

@@ -251,8 +251,6 @@ class Hop:
         self._drop_held()
         if self._link is not None and self.is_throttled:
             try:
-                if self._in_flight:
-                    self._link.abandon()
                 self._link.close()
             except Exception as error:  # noqa: BLE001 - as the proxy does
                 self._report(error)
@@ -347,7 +345,6 @@ class Hop:
         self.is_throttled = False
         if self._link is not None:
             try:
-                self._link.abandon()
                 self._link.close()
             except Exception as second:  # noqa: BLE001 - as the proxy does
                 self._report(second)

@@ -85,7 +85,7 @@ class Stretch:
             size, start, end = self._part
             self._take(int(size * (self._chain.world.now - start) / max(end - start, 1e-9)))
         if self.passage is not None:
-            self.passage.close()
+            self.passage.end()
 
     @property
     def _number(self) -> int:
