@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.fakes.relaying import relaying
+from tests.fakes.relaying import Peer, relaying
 from tests.protocol.wire import request, response
 from weir.proxy.relay.buffers import BufferPool
 from weir.proxy.relay.passage import Passage
@@ -243,6 +243,25 @@ async def test_to_a_follower_that_has_reset_its_connection_nothing_is_on_its_way
         assert unacknowledged(one.client.fileno()) > 0
         one.follower.close()  # with unread bytes, so that is a reset
         assert unacknowledged(one.client.fileno()) == 0
+
+
+async def test_link_ends_when_a_follower_is_gone_that_had_sent_its_last_byte() -> None:
+    """Nothing is read of it any more, so only what is on its way can tell."""
+    async with relaying() as relay:
+        client = relay.keep(Peer(socket.socket()))
+        client.connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)
+        await asyncio.get_running_loop().sock_connect(client.connection, ("127.0.0.1", relay.listener.address.port))
+        broker = await relay.accept()
+        await client.send(request(3, 0, 1))
+        await broker.expect(request(3, 0, 1))
+        (link,) = relay.listener.links
+        link._passage._most = 12_000  # as it has taken as much at once
+        link._passage.begin(is_granted=True)
+        await broker.send(response(1, bytes(100_000)))
+        client.half_close()
+        await relay.until(lambda: link.connection.client_ended and unacknowledged(link.descriptors[0]))
+        client.reset()
+        await relay.until(lambda: not relay.listener.links)
 
 
 @pytest.mark.parametrize("taken", [0, 3_000])

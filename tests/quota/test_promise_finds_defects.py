@@ -72,7 +72,6 @@ def reservations_that_leak(patch: Patch) -> None:
 
     patch.setattr(LinkPartitions, "leave_out", fail)
     patch.setattr(Account, "close", lambda self: None)
-    patch.setattr(LinkAccounts, "give_up", lambda self: None)
     patch.setattr(StrictLedger, "recount", lambda self, reserved: None)
 
 
