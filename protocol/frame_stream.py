@@ -7,9 +7,11 @@ A frame is a 4-byte size and that many bytes (Kafka's NetworkReceive.java).
 class FrameStream:
     """The position of one direction of a connection within its frames. After an error it can't be used any more."""
 
-    __slots__ = ("_head", "_left", "opaque")
+    __slots__ = ("_head", "_left", "frames", "opaque")
 
     def __init__(self) -> None:
+        self.frames = 0
+        """How many frames have begun."""
         self.opaque = False
         """Whether all bytes pass from here on, whatever they are."""
         self._head = bytearray()  # the first bytes of a frame, held back until they tell what becomes of it

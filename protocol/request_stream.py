@@ -4,6 +4,7 @@ Only the first bytes of a request are held back, until it is known what it is; t
 Fetch request of v15 or later names its sender only at its end, so it is collected whole before that is known.
 """
 
+import math
 import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final
@@ -91,7 +92,7 @@ class RequestStream(FrameStream):
         self.decode_fetch = decode_fetch
         self.may_hold: Callable[[RequestHead, Head, bool], ResponseWatcher | bool] | None = None
         self.consumed = 0
-        """Bytes of the view that were taken when the last event was given out at which the caller may stop."""
+        """Bytes taken of the view that was given last, where the caller has stopped, or has every event."""
         self._first = True
         self._waiting: Iterator[RequestEvent] | None = None  # the events of a request that were not given out yet
         self._needed = 0  # bytes to hold back before more of the request's head can be read
@@ -133,16 +134,18 @@ class RequestStream(FrameStream):
             return True
         return False
 
-    def receive(self, view: memoryview) -> Iterator[RequestEvent]:
-        """Take the next bytes received. The events' buffers are slices of `view` where possible.
+    def receive(self, view: memoryview, most: float = math.inf) -> Iterator[RequestEvent]:
+        """Take the next bytes received, and begin at most so many frames. Buffers are slices of `view` where possible.
 
-        The caller may stop after a ReplicaFetch, PartDecoded or RequestBegins, and give `view[consumed:]` later, even
-        if that is empty. Otherwise it has to take every event. Raises InvalidFrameSize and MalformedFrame, after the
-        events of everything before that request.
+        The caller may stop after a ReplicaFetch, PartDecoded or RequestBegins. Otherwise it has to take every event. It
+        gives `view[consumed:]` later, after such a stop even if that is empty. Raises InvalidFrameSize and
+        MalformedFrame, after the events of everything before that request.
         """
+        self.consumed = 0
         if self._waiting is not None:
             yield from self._go_on()
         size = len(view)
+        last = self.frames + most
         start = at = 0  # view[start:at] passes, and is not given out yet
         try:
             while at < size:
@@ -163,7 +166,11 @@ class RequestStream(FrameStream):
                     self.consumed = at = start = self._complete_head(view, at)
                     if self._waiting is not None:
                         yield from self._go_on()
+                elif self.frames == last:
+                    view = view[:at]
+                    break
                 else:
+                    self.frames += 1
                     head = self._read_head(view[at:])
                     if isinstance(head, int):
                         self._needed = head
@@ -189,6 +196,7 @@ class RequestStream(FrameStream):
             if start < at:
                 yield Pass(view[start:at])
             raise
+        self.consumed = len(view)
         if start < at:
             yield Pass(view[start:at])
 

@@ -6,6 +6,7 @@ Responses come in the order of requests on every connection. So only the queue o
 them. They are streamed, however long.
 """
 
+import math
 import struct
 from collections import deque
 from dataclasses import dataclass
@@ -153,14 +154,16 @@ class ResponseStream(FrameStream):
         self._left = left
         return True
 
-    def receive(self, view: memoryview, out: list[Buffer]) -> None:
-        """Take the next bytes received. What to send goes into `out`, as slices of `view` where possible.
+    def receive(self, view: memoryview, out: list[Buffer], most: float = math.inf) -> int:
+        """Take the next bytes received, and begin at most so many frames. Returns how many bytes were taken.
+
+        What to send goes into `out`, as slices of `view` where possible.
 
         Raises InvalidFrameSize, UnexpectedResponse, CorrelationMismatch, and what observers raise. `out` then has
         everything before that response.
         """
         size = len(view)
-        start = at = 0  # view[start:at] passes, and is not in `out` yet
+        began = start = at = 0  # view[start:at] passes, and is not in `out` yet
         try:
             while at < size:
                 if self.opaque:
@@ -175,19 +178,26 @@ class ResponseStream(FrameStream):
                     at = self._watch(self._watcher, view, at)
                     if self._watcher is None and not self._left:
                         start = self._finish(view, start, at, out)
-                elif self.observer is not None or self._head or size - at < _SIZE_AND_CORRELATION.size:
-                    if self.observer is not None:
-                        start, at = self._observe(self.observer, view, start, at, out)
+                elif self.observer is not None:
+                    start, at = self._observe(self.observer, view, start, at, out)
+                elif self._head:
+                    start = at = self._complete_head(view, at, out)
+                elif began == most:
+                    break
+                else:
+                    began += 1
+                    self.frames += 1
+                    if size - at >= _SIZE_AND_CORRELATION.size:
+                        self._begin(*_SIZE_AND_CORRELATION.unpack_from(view, at))
                         continue
                     if start < at:
                         out.append(view[start:at])
                         start = at  # before an error, which would have them sent once more
                     start = at = self._complete_head(view, at, out)
-                else:
-                    self._begin(*_SIZE_AND_CORRELATION.unpack_from(view, at))
         finally:
             if start < at:
                 out.append(view[start:at])
+        return at
 
     def _complete_head(self, view: memoryview, at: int, out: list[Buffer]) -> int:
         """Add to the first 8 bytes, which name the request. Returns the offset after those taken."""

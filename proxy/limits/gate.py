@@ -27,11 +27,10 @@ from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import Head, RequestHead, before_others
 from weir.protocol.request_sender import CLIENT_ID_AT
 from weir.protocol.response_stream import Pending, ResponseWatcher
-from weir.protocol.steps import Steps
 from weir.proxy.limits.produce_answer import ProduceAnswer
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.relay.open_link import OpenLink
-from weir.proxy.relay.outcomes import GateState, Outcome, PassOn, Reply, Send, Wait
+from weir.proxy.relay.outcomes import GateState, Outcome, PassOn, Reply, Send, Wait, Waiting
 from weir.proxy.relay.side import Side
 
 LOOK_SECONDS: Final = 0.2
@@ -114,7 +113,7 @@ class LinkGate:
         counts.on_passed = partial(self._fetched, client)
         return counts
 
-    def arrived(self, request: RequestBegins) -> PassOn | Wait:
+    def arrived(self, request: RequestBegins) -> PassOn | Waiting[Outcome]:
         """Have a request wait that has come, or let it pass."""
         sender, clients = request.sender, self._stage.clients
         if self._before_it:
@@ -145,7 +144,7 @@ class LinkGate:
             return PassOn()
         if request.head.api_key == PRODUCE and self._is_urgent(client, now):
             return self._cut(request, client)
-        return self._hold(request, client, wait, now, since, self._held_until(request, since))
+        return self._hold(request, client, wait, since)
 
     def wake(self) -> None:
         """Have the held request decided about again."""
@@ -203,22 +202,18 @@ class LinkGate:
             client.rates.waited(self)
         return self._passed(request, client)
 
-    def _hold(
-        self, request: RequestBegins, client: Client, wait: float, now: float, since: float, until: float
-    ) -> Wait:
-        self._held, self._since = request, since
-        client.rates.waits(self, since)
-        again = min(now + min(wait, LOOK_SECONDS), until)
-        return Wait(again, partial(self._again, request, client, since, until))
-
-    def _again(self, request: RequestBegins, client: Client, since: float, until: float) -> Steps[Outcome]:
-        """Decide, in one step, about a request that is held."""
-        yield from ()
-        now, wait = self._stage.clock(), self._asks(client)
-        if wait <= 0:
-            return self._shortened(request, self._goes(request, client), now - since)
-        if now < until and not self._gives_way(request, client):
-            return self._hold(request, client, wait, now, since, until)
+    def _hold(self, request: RequestBegins, client: Client, wait: float, since: float) -> Waiting[Outcome]:
+        """Hold a request until its pause is over, or until it has to go before."""
+        now, until = self._stage.clock(), self._held_until(request, since)
+        while True:
+            self._held, self._since = request, since
+            client.rates.waits(self, since)
+            yield Wait(min(now + min(wait, LOOK_SECONDS), until))
+            now, wait = self._stage.clock(), self._asks(client)
+            if wait <= 0:
+                return self._shortened(request, self._goes(request, client), now - since)
+            if now >= until or self._gives_way(request, client):
+                break
         self._held = self._since = None
         client.rates.waited(self)
         head, answer, data = request.head, _empty_answer(request), request.sender.asking_for_no_records()

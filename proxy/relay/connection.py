@@ -30,13 +30,14 @@ from weir.protocol.steps import Steps
 from weir.proxy.relay.buffers import SMALL_BUFFER_SIZE
 from weir.proxy.relay.fetches import ReplicaFetches, with_size
 from weir.proxy.relay.open_link import HandedOver, Sender
-from weir.proxy.relay.outcomes import Outcome, PassOn, Reply, RequestGate, RequestWatcher, Send, Wait
+from weir.proxy.relay.outcomes import Outcome, PassOn, RequestGate, RequestWatcher, Send, Wait, Waiting
+from weir.proxy.relay.turn_budget import run_slice
 
 MOST_PENDING: Final = 1024
 """The most requests that wait for responses. With more, nothing is read from the client."""
 
-MOST_FETCHES: Final = 8
-"""The most replica fetches among them, as each keeps its plan. Kafka's fetchers have one under way."""
+MOST_FRAMES: Final = 16
+"""The most frames taken at once. Kafka's clients have at most five requests under way, its replica fetchers one."""
 
 _NOTHING: Final = memoryview(b"")
 _PLAIN: Final = PassOn()
@@ -69,28 +70,18 @@ class Connection:
     to_upstream: list[Buffer] = field(default_factory=list)
     """What goes to the broker, the oldest first. Whoever sends it takes it out."""
     to_client: list[Buffer] = field(default_factory=list)
-    work: Steps[None] | None = None
-    """What is to be done before any other byte of the link is taken. Whoever has done it sets this to None."""
+    work: Waiting[None] | Steps[None] | None = None
+    """What is begun and not done: call `go_on`, when others had their turn. Until then no byte of the link is taken."""
     hold: Wait | None = None
-    """What the held request waits for: call `decide_again` then. All later requests wait with it."""
-    is_crowded: bool = False
-    """Whether the client has as much under way as it may. Call `ease` now and then."""
-    has_answered: bool = False
-    """Whether an answer of the sidecar's own may be unsent."""
+    """What the request waits for that `work` decides about: call `go_on` then. All later requests wait with it."""
     asked: bool | None = None
     """Whether bytes of a quota may come with the next answer. None: nothing was asked since the caller has looked."""
-    news: list[Undecoded | BecameOpaque] = field(default_factory=list)
-    """What passes undecoded, for the counters and the log. Whoever reports it takes it out."""
 
     # What it keeps
-    whole_bytes: int = 0
-    """Bytes of a fetch that came whole, while it is decided about or held. Other requests wait in their socket."""
-    events: int = 0
-    """How many events the client's bytes have made: where that stands still, so does the request that is collected."""
     opaque_reason: OpaqueReason | None = None
     """Why its bytes are not understood any more; None while they are."""
     gate: RequestGate | None = None
-    _held: ReplicaFetch | RequestBegins | None = None
+    _decided: ReplicaFetch | RequestBegins | None = None  # the request that `work` decides about
     _discarded: float = 0  # bytes still to come that do not go to the broker
     _passing: PassOn = _PLAIN  # what was decided about the next request that passes
     _watcher: RequestWatcher | None = None  # of the request that passes now
@@ -99,24 +90,46 @@ class Connection:
 
     def takes(self, sender: Sender) -> bool:
         """Return whether bytes of a peer that were read may be received now."""
-        if self.work is not None or self.phase == "closed" or self.phase == "lingering":
+        if self.phase == "closed" or self.phase == "lingering":
             return False
-        return sender == "upstream" or (self.hold is None and not self.is_crowded)
+        if sender == "upstream":
+            return not self.is_working
+        return self.work is None and not self.is_crowded
 
     def reads(self, sender: Sender) -> bool:
-        """Return whether more is to be read from a peer. While draining that is the rest of the request under way."""
-        if not self.takes(sender):
-            return self.phase == "lingering" and sender == "client"
+        """Return whether more is to be read from a peer. While draining that is the rest of the request under way.
+
+        What cannot be received yet is kept, and nothing more is read: so it is seen where a client goes away.
+        """
+        if self.phase == "lingering":
+            return sender == "client"
+        if self.phase == "closed" or self.is_working:
+            return False
         if sender == "upstream":
             return not self.upstream_ended
-        return not self.client_ended and (self.phase == "open" or self.missing > 0)
+        return not self.client_ended and self.hold is None and (self.phase == "open" or self.missing > 0)
 
     @property
-    def state(self) -> tuple[object, ...]:
-        """All that `takes` and `reads` depend on: while it is the same, so are they."""
-        is_last = self.phase == "draining" and self.missing > 0
-        is_free = self.hold is None and not self.is_crowded
-        return self.phase, is_last, is_free, self.work is None, self.client_ended, self.upstream_ended
+    def is_working(self) -> bool:
+        """Whether there is work that only needs another turn."""
+        return self.work is not None and self.hold is None
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the client has as much under way as it may.
+
+        As at a broker, nothing comes behind a replica's fetch before its answer has gone to the client. Nor does it
+        behind an answer of the sidecar's own, or one that the client does not take: these could pile up.
+        """
+        pending = self.responses.pending
+        if not pending:
+            return bool(self.to_client)
+        return self.fetches.is_under_way or pending[-1].answer is not None or len(pending) > MOST_PENDING
+
+    @property
+    def state(self) -> tuple[bool, ...]:
+        """What each peer's bytes may do: the client's be taken and read, the broker's be taken and read."""
+        return self.takes("client"), self.reads("client"), self.takes("upstream"), self.reads("upstream")
 
     @property
     def missing(self) -> float:
@@ -126,7 +139,12 @@ class Connection:
     @property
     def awaits_answer(self) -> bool:
         """Whether the client waits for an answer to the held request: not of a Produce with acks=0."""
-        return not isinstance(self._held, RequestBegins) or self._held.head.expects_response
+        return not isinstance(self._decided, RequestBegins) or self._decided.head.expects_response
+
+    @property
+    def whole_bytes(self) -> int:
+        """Bytes of a fetch that came whole, while it is decided about or held. Other requests wait in their socket."""
+        return len(self._decided.frame) if isinstance(self._decided, ReplicaFetch) else 0
 
     @property
     def is_idle(self) -> bool:
@@ -174,28 +192,42 @@ class Connection:
             return True
         return False
 
-    def receive(self, sender: Sender, view: memoryview) -> int:
-        """Take a peer's next bytes. Returns how many were taken: not all where `work` or `hold` come first.
+    def receive(self, sender: Sender, view: memoryview, most: int = MOST_FRAMES) -> int:
+        """Take a peer's next bytes, and begin at most so many frames. Returns how many bytes were taken.
 
         Raises ProtocolError where a peer sends what cannot be. What came before that is to be sent.
         """
-        responses = self.responses
         if sender == "upstream":
-            responses.receive(view, self.to_client)
+            responses = self.responses
+            taken = responses.receive(view, self.to_client, most)
+            if responses.observer is not None:
+                self.fetches.answer_begins()
             if responses.completed:
                 completed, responses.completed = responses.completed, []
-                self.work = self.fetches.settle(completed)
-            return len(view)
-        for event in self.requests.receive(view):
-            self.events += 1
-            self.work = work = self._take_event(event)
-            if self.phase == "closed":
-                break
-            if len(responses.pending) > MOST_PENDING:
-                self.is_crowded = True
-            if work is not None or self.hold is not None:
-                return self.requests.consumed
-        return len(view)
+                if (settling := self.fetches.settle(completed)) is not None:
+                    self._begin(settling)
+            return taken
+        for event in self.requests.receive(view, most):
+            if (work := self._take_event(event)) is not None:
+                taken = self.requests.consumed
+                self._begin(work)
+                return taken
+        return self.requests.consumed
+
+    def go_on(self) -> None:
+        """Do more of the work, or decide about the held request again. If it goes, later ones may follow."""
+        work, self.work, self.hold = self.work, None, None
+        if work is not None:
+            self._begin(work)
+
+    def _begin(self, work: Waiting[None] | Steps[None]) -> None:
+        """Do the first slice of it. Where it is not done then, nothing but `go_on` goes on."""
+        said = run_slice(work)
+        if said is not True and self.phase != "closed":
+            self.work = work
+            if isinstance(said, Wait):
+                self.hold = said
+                self._close_if_over()
 
     def ended(self, sender: Sender) -> None:
         """Note that a peer has sent its last byte, and that the other one was told."""
@@ -205,17 +237,6 @@ class Connection:
             self.upstream_ended = True
         self._close_if_over()
 
-    def ease(self) -> None:
-        """Take requests again, if there is room for more."""
-        pending = self.responses.pending
-        self.has_answered = self.has_answered and bool(self.to_client)
-        self.is_crowded = (
-            len(pending) > MOST_PENDING // 2
-            or self.fetches.in_flight >= MOST_FETCHES
-            or self.has_answered
-            or any(one.answer is not None for one in pending)
-        )
-
     # The end
 
     def drain(self) -> None:
@@ -224,9 +245,9 @@ class Connection:
 
     def held_bytes(self) -> bytes:
         """Return what `give_up_held` drops, as it came: what follows it has not been taken."""
-        if isinstance(self._held, ReplicaFetch):
-            return with_size(self._held.frame)
-        return b"" if self._held is None else self.requests.held_head
+        if isinstance(self._decided, ReplicaFetch):
+            return with_size(self._decided.frame)
+        return b"" if self._decided is None else self.requests.held_head
 
     def go_on_from(self, before: HandedOver) -> None:
         """Begin in the middle of a connection, between two requests. The caller takes what is `unread`."""
@@ -240,7 +261,7 @@ class Connection:
     def give_up_held(self) -> None:
         """Drop the held request as if it had never come: its client will send it elsewhere."""
         if self.hold is not None:
-            self._drop_held()
+            self._drop_work()
             self.requests.drop()
 
     def linger(self) -> None:
@@ -253,10 +274,7 @@ class Connection:
     def close(self) -> None:
         """Take nothing and hold nothing any more."""
         self.phase = "closed"
-        if self.work is not None:
-            self.work.close()
-            self.work = None
-        self._drop_held()
+        self._drop_work()
         self.fetches.close()
 
     def free(self) -> None:
@@ -269,9 +287,10 @@ class Connection:
         if self.ends == 2 or (self.ends and (self.hold is not None or self.phase != "open")):
             self.phase = "closed"
 
-    def _drop_held(self) -> None:
-        self._held = self.hold = None
-        self.whole_bytes = 0
+    def _drop_work(self) -> None:
+        if self.work is not None:
+            self.work.close()
+        self.work = self.hold = self._decided = None
         if self.gate is not None:
             self.gate.gone()
 
@@ -286,7 +305,8 @@ class Connection:
             self._watcher = None
         return True
 
-    def _take_event(self, event: RequestEvent) -> Steps[None] | None:
+    def _take_event(self, event: RequestEvent) -> Waiting[None] | None:
+        """Take what a request's bytes tell. Returns what is to be done about it before anything else is taken."""
         match event:
             case Pass(buffer):
                 if self.gate is None or self._goes_on(memoryview(buffer)):
@@ -298,28 +318,31 @@ class Connection:
                     watcher = SaslAnswer(api_version, self.fetches.session_lasts)
                 self._expect(Pending(correlation_id, passing.observer, watcher=watcher))
             case ReplicaFetch():
-                return self._decide(event)
+                return self._decide(event, self.fetches.take(event))
             case PartDecoded():
                 return self._go_on_decoding()
             case RequestBegins():
                 assert self.gate is not None  # noqa: S101 - or no request would be asked about
-                self._carry_out(self.gate.arrived(event), event)
+                outcome = self.gate.arrived(event)
+                if not isinstance(outcome, PassOn):
+                    return self._decide(event, outcome)
+                self._carry_out(outcome, event)
             case Undecoded(reason, api_version, _):
-                self.news.append(event)
+                self.fetches.passes(event)
                 if reason != "fetch_version":
                     self.fetches.passed_undecoded(api_version)
             case BecameOpaque(reason):
-                self.news.append(event)
+                self.fetches.passes(event)
                 self.opaque_reason = reason
                 self.asked = False
                 self.responses.become_opaque()
         return None
 
-    def _go_on_decoding(self) -> Steps[None]:
+    def _go_on_decoding(self) -> Waiting[None]:
         """Decode more of a large fetch, of which a part is decoded."""
         is_decoded = False
         while not is_decoded:
-            yield
+            yield None
             is_decoded = True
             for event in self.requests.receive(_NOTHING):
                 if isinstance(event, PartDecoded):
@@ -329,54 +352,30 @@ class Connection:
                     yield from work
                     return
 
-    def _decide(self, fetch: ReplicaFetch) -> Steps[None]:
-        self.whole_bytes = len(fetch.frame)
-        self._carry_out((yield from self.fetches.take(fetch)), fetch)
-        if self.hold is None:
-            self.whole_bytes = 0
-        if self.fetches.in_flight >= MOST_FETCHES:
-            self.is_crowded = True
-
-    def decide_again(self) -> Steps[None]:
-        """Return the work of deciding about the held request again. If it goes, later ones may follow."""
-        held, hold = self._held, self.hold
-        assert held is not None and hold is not None  # noqa: S101
-        outcome = yield from hold.again()
-        if isinstance(outcome, Wait):
-            self.hold = outcome
-            return
-        self._held = self.hold = None
-        self.whole_bytes = 0
-        self._carry_out(outcome, held)
-        if isinstance(held, RequestBegins):
+    def _decide(self, request: ReplicaFetch | RequestBegins, deciding: Waiting[Outcome]) -> Waiting[None]:
+        self._decided = request
+        outcome = yield from deciding
+        self._decided = None
+        self._carry_out(outcome, request)
+        if isinstance(request, RequestBegins):
             self.receive("client", _NOTHING)  # what was kept of it
 
     def _carry_out(self, outcome: Outcome, request: ReplicaFetch | RequestBegins) -> None:
         """Do with a request what was decided."""
-        match outcome:
-            case PassOn():
-                assert isinstance(request, RequestBegins)  # noqa: S101 - a fetch that was collected is sent anew
-                self._watcher = outcome.watcher
-                if request.head.expects_response:
-                    self._passing = outcome
-            case Wait():
-                self._held, self.hold = request, outcome
-                self._close_if_over()
-            case Send(data, pending, is_granted):
-                self._replace(request)
-                self._expect(pending, is_granted=is_granted)
-                self.to_upstream.append(data)
-            case Reply(pending):
-                self._replace(request)
-                self._expect(pending)
-                self.to_client += self.responses.ready_answers()
-                self.has_answered = True
-                self.is_crowded = True  # a client that never reads could have answers pile up
-
-    def _replace(self, request: ReplicaFetch | RequestBegins) -> None:
-        """Keep a request from the broker. One that was collected did not pass anyway."""
-        if isinstance(request, RequestBegins):
+        if isinstance(outcome, PassOn):
+            assert isinstance(request, RequestBegins)  # noqa: S101 - a fetch that was collected is sent anew
+            self._watcher = outcome.watcher
+            if request.head.expects_response:
+                self._passing = outcome
+            return
+        if isinstance(request, RequestBegins):  # one that was collected did not pass anyway
             self._discarded = request.head.frame_size
+        if isinstance(outcome, Send):
+            self._expect(outcome.pending, is_granted=outcome.is_granted)
+            self.to_upstream.append(outcome.data)
+        else:
+            self._expect(outcome.pending)
+            self.to_client += self.responses.ready_answers()
 
     def _expect(self, pending: Pending, *, is_granted: bool = False) -> None:
         # a client may ask before it has read all

@@ -6,16 +6,15 @@ import asyncio
 import time
 from typing import Final
 
-from weir.protocol.frame_cutter import FrameCutter
+from weir.protocol.header import SIZE
+from weir.protocol.request_stream import RequestStream
+from weir.protocol.response_stream import ResponseStream
 from weir.proxy.relay.buffers import SMALL_BUFFER_SIZE
-from weir.proxy.relay.connection import Connection
+from weir.proxy.relay.connection import MOST_FRAMES, Connection
 from weir.proxy.relay.open_link import OpenLink, Sender
 from weir.proxy.relay.pump import BLOCKED, STOPPED, UNTAKEN, Pump
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.transport import Transport
-
-MOST_FRAMES: Final = 16
-"""The most frames taken at once. Kafka's clients have at most five requests under way, its replica fetchers one."""
 
 _AT_ONCE_SECONDS: Final = 0.0002  # while no other connection waits, more frames are taken for this long
 _SMALL_FRAME: Final = 1024  # bytes: larger frames never wait, as they cost no more than moving them
@@ -28,7 +27,7 @@ class Direction(Pump):
     waiting. So what is left waits in one line with that of all similar connections. Meanwhile nothing is read.
     """
 
-    __slots__ = ("_core", "_cutter", "_is_in_line", "_link", "_sender", "counted", "rest")
+    __slots__ = ("_core", "_is_in_line", "_link", "_sender", "_stream", "counted", "rest")
 
     def __init__(
         self, link: OpenLink, core: Connection, sender: Sender, side: Side, source: Transport, target: Transport
@@ -40,7 +39,7 @@ class Direction(Pump):
         self._sender: Sender = sender
         self.counted = side.stats.clients_bytes
         """Where all bytes read are added."""
-        self._cutter = FrameCutter()
+        self._stream: RequestStream | ResponseStream = core.requests if sender == "client" else core.responses
         self._is_in_line = False
         self.rest = memoryview(b"")
         """What waits to be taken: it begins with a frame, or with what follows the start of a request that is held."""
@@ -52,11 +51,13 @@ class Direction(Pump):
         core, size = self._core, len(view)
         self.counted[self._sender] += size
         if core.passes(self._sender, view):
-            self._cutter.skip(size)
             if core.phase == "draining":
                 self._link.carry_out()
             return
-        is_bulk = self._take_first(view)
+        began = self._stream.frames
+        self._take_first(view)
+        # a large buffer is worth it where a small one came full, with few frames in it
+        is_bulk = size >= SMALL_BUFFER_SIZE and (self._stream.frames - began) * _SMALL_FRAME < size
         self.large_reads = core.next_is_large(self._sender, is_bulk)
         self._link.carry_out()
 
@@ -110,43 +111,35 @@ class Direction(Pump):
     def _may_take(self) -> bool:
         return self._core.takes(self._sender) and not self.is_paused(BLOCKED)
 
-    def _take_first(self, view: memoryview) -> bool:
-        """Have the first frames of `view` taken, and keep the rest.
-
-        Returns whether a large buffer is worth it: a small one came full, with few frames in it.
-        """
+    def _take_first(self, view: memoryview) -> None:
+        """Have the first frames of `view` taken, and keep the rest."""
+        core, began, size = self._core, self._stream.frames, len(view)
         is_busy = self._turns.is_busy
-        if is_busy and self._has_many_small(view):
-            # A hundred connections may have something to read in one turn of the loop: then none of them may take many
-            # frames at once. The frame under way is taken: a link that takes no more requests ends after that one.
-            at, frames = self._take_some(view, 1)[0] if self._cutter.is_within else 0, MOST_FRAMES
-        else:
-            at, frames = self._take_some(view)
-        if 0 < at < len(view):
+        # A hundred connections may have something to read in one turn of the loop: then none of them may take many
+        # frames at once. The frame under way is taken: a link that takes no more requests ends after that one.
+        most = 0 if is_busy and self._has_many_small(view) else MOST_FRAMES
+        at = core.receive(self._sender, view, most) if core.takes(self._sender) else 0
+        if 0 < at < size:
             end = time.perf_counter() + (0.0 if is_busy else _AT_ONCE_SECONDS)
-            while at < len(view) and self._may_take:
-                if frames * _SMALL_FRAME >= at and time.perf_counter() >= end:
+            while at < size and self._may_take:
+                if (self._stream.frames - began) * _SMALL_FRAME >= at and time.perf_counter() >= end:
                     break
-                size, more = self._take_some(view[at:])
-                at += size
-                frames += more
-        self.waits_in_line = at < len(view)
-        if at < len(view):
+                at += core.receive(self._sender, view[at:])
+        self.waits_in_line = at < size
+        if at < size:
             self.rest = memoryview(bytes(view[at:]))
             self.pause(UNTAKEN)
             self.go_on()
-        return len(view) >= SMALL_BUFFER_SIZE and frames * _SMALL_FRAME < len(view)
 
     def _take_next(self) -> None:
         self._is_in_line = False
         if not self.rest or not self._may_take:
             return
         try:
-            taken, _ = self._take_some(self.rest)
+            self.rest = self.rest[self._core.receive(self._sender, self.rest) :]
         except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
             self.failed(error)
             return
-        self.rest = self.rest[taken:]
         self.flush()
         if self.rest:
             self.go_on()
@@ -155,19 +148,10 @@ class Direction(Pump):
         self._link.carry_out()
 
     def _has_many_small(self, view: memoryview) -> bool:
-        before = self._cutter.place
-        size, frames = self._cutter.cut(view, MOST_FRAMES)
-        self._cutter.place = before
-        return size < len(view) and size < frames * _SMALL_FRAME
-
-    def _take_some(self, view: memoryview, most: int = MOST_FRAMES) -> tuple[int, int]:
-        """Have at most `most` frames taken. Returns the bytes taken, and the frames seen in them."""
-        before = self._cutter.place
-        size, frames = self._cutter.cut(view, most)
-        taken = self._core.receive(self._sender, view[:size])
-        if taken < size:
-            self._cutter.place = before
-            self._cutter.cut(view[:taken], MOST_FRAMES + 1)
-        if self._core.work is not None:
-            self._link.begin_work()
-        return taken, frames
+        """Return whether more than MOST_FRAMES frames are in a view, and these are small."""
+        at = self._stream.passing
+        for _ in range(MOST_FRAMES):
+            if at + SIZE.size > len(view):
+                return False
+            at += SIZE.size + max(0, SIZE.unpack_from(view, at)[0])
+        return at < min(len(view), MOST_FRAMES * _SMALL_FRAME)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, cast
 
 from weir.lag.broker_ids import NO_BROKER
@@ -16,16 +15,16 @@ from weir.protocol.errors import ProtocolError, TooMany
 from weir.protocol.fetch_request import FetchRequest, check_replica_fetch, decode_fetch_request, encoding_steps
 from weir.protocol.fetch_session import FIRST_SESSION_VERSION
 from weir.protocol.header import SIZE
-from weir.protocol.request_events import ReplicaFetch
+from weir.protocol.request_events import BecameOpaque, ReplicaFetch, Undecoded
 from weir.protocol.request_stream import decodes_replicas
 from weir.protocol.response_scanner import FetchResponseScanner
 from weir.protocol.response_stream import Pending, ResponseObserver
 from weir.protocol.steps import Steps
 from weir.proxy.log import innermost_frame
-from weir.proxy.relay.outcomes import Outcome, Reply, Send, Wait
+from weir.proxy.relay.outcomes import Outcome, Reply, Send, Wait, Waiting
 from weir.proxy.relay.replica_sources import ReplicaSources
 from weir.proxy.relay.side import Side
-from weir.quota.fetch.decisions import Answer, Decision, Hold
+from weir.quota.fetch.decisions import Answer, Hold
 from weir.quota.fetch.in_sync_only import InSyncOnly
 from weir.quota.fetch.intake import TooManyPartitions
 from weir.quota.fetch.link import ReplicaLink
@@ -47,7 +46,6 @@ class ConnectionEnds(OSError):
     """A connection is closed on purpose, which nobody has to be told any more.
 
     - The throttle has failed, which is reported.
-    - Its client is taken for somebody else while answers to its fetches are due.
     - A fetch may be held no longer, as its client's SASL session ends, and cannot be answered: a broker, too, would
       close the connection after the end.
     """
@@ -59,7 +57,7 @@ class ReplicaFetches:
 
     - `peer` is the other broker's id where the route names it. Otherwise it is the fetch's replica_id.
     - `sources` judges whether `host` may be a replica. None: every host that claims to be one is believed.
-    - While a fetch is held, the next one must not be taken.
+    - While a fetch is held, or its answer has not passed, the next one must not be taken.
 
     A throttle that raises has a bug, which may neither lift a quota nor break replication: the connection ends, and its
     client comes back to a fresh state. Where that fails again and again, a spare decides for a while, which lets pass
@@ -72,14 +70,12 @@ class ReplicaFetches:
     host: str = ""
     is_replicas: bool = False
     """Whether a fetch of a replica, or of a stranger who claims to be one, has come."""
-    in_flight: int = 0
-    """Fetches that were planned and forwarded, and are not answered yet."""
+    is_under_way: bool = False
+    """Whether a fetch was planned and forwarded, and is not answered yet."""
     is_released: bool = False
     """Whether all further fetches of the connection pass."""
     session_end: float = math.inf
     """Until when a request may be held (clock seconds): shortly before the broker takes no more of them."""
-    has_settled: bool = False
-    """Whether answers have passed since the owner has looked: budget may have flowed back."""
     ended: list[LinkThrottle] = field(default_factory=list)
     """What is to be freed in steps. Whoever does that takes it out."""
     throttle: LinkThrottle | None = None
@@ -105,7 +101,7 @@ class ReplicaFetches:
             self.side.log.fault("unknown_replica", self.host, side=stats.side, replica_id=replica_id, effect=effect)
         return True
 
-    def take(self, event: ReplicaFetch) -> Steps[Outcome]:
+    def take(self, event: ReplicaFetch) -> Waiting[Outcome]:
         """Decide about a fetch that has arrived. Raises MalformedFrame."""
         self.side.stats.fetch_requests[event.header.api_version] += 1
         try:
@@ -114,9 +110,13 @@ class ReplicaFetches:
             request = check_replica_fetch(event.request or decode_fetch_request(event.frame))
             if request.max_wait_ms > _LONGEST_WAIT_MS:  # nothing is held or set aside for longer
                 request = request.with_(max_wait_ms=_LONGEST_WAIT_MS)
-        except TooMany as error:
-            return self._pass_from_now_on(event, f"too_many_{error.what}", error)
-        return (yield from self._decide(event, request, None))
+            return (yield from self._decide(event, request))
+        except (TooMany, TooManyPartitions) as error:
+            return self._pass_from_now_on(event, error)
+
+    def passes(self, event: Undecoded | BecameOpaque) -> None:
+        """Report what is not decoded."""
+        self.side.passes(event, self.host)
 
     def passed_undecoded(self, api_version: int) -> None:
         """Note that a fetch, perhaps the follower's, passes undecoded: it is too large, or could not be decoded.
@@ -132,29 +132,29 @@ class ReplicaFetches:
         """Note for how long the client's SASL session lasts from now on; None: no end is known."""
         self.session_end = math.inf if seconds is None else self.side.clock() + SESSION_PART * seconds
 
-    def let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
-        """Tell the throttle what has reached the client. Returns how many bytes more may be sent."""
-        if self.throttle is None:
-            return most
-        try:
-            return self.throttle.let_pass(arrived, on_way, most, waited)
-        except Exception as error:
-            raise self._failed(error) from error
+    def answer_begins(self) -> None:
+        """Tell the throttle that a part of an answer has come."""
+        if self.throttle is not None:
+            self.throttle.answer_begins()
 
     def settle(self, observers: Sequence[ResponseObserver]) -> Steps[None] | None:
-        """Tell the throttle about the responses that passed whole, the oldest first; None: it need not know of them."""
-        scanners = [observer for observer in observers if isinstance(observer, FetchResponseScanner)]
-        return self._settle(scanners) if scanners else None
+        """Tell the throttle about the response to the fetch, if it is among those that passed whole; None: it is not.
 
-    def _settle(self, scanners: Sequence[FetchResponseScanner]) -> Steps[None]:
-        self.in_flight -= len(scanners)
+        Budget may have flowed back then.
+        """
+        for observer in observers:
+            if isinstance(observer, FetchResponseScanner):
+                return self._settle(observer)
+        return None
+
+    def _settle(self, scanner: FetchResponseScanner) -> Steps[None]:
+        self.is_under_way = False
         try:
-            for scanner in scanners:
-                if self.throttle is not None:
-                    yield from self.throttle.settle_steps(scanner.topics, scanner.head)
+            if self.throttle is not None:
+                yield from self.throttle.settle_steps(scanner.topics, scanner.head)
         except Exception as error:
-            raise self._failed(error) from error
-        self.has_settled = True
+            raise self.failed(error) from error
+        self.side.held.wake_soon()
 
     def close(self) -> None:
         """End the connection's part of the throttle: nothing stays reserved."""
@@ -171,35 +171,42 @@ class ReplicaFetches:
             except Exception as another:  # noqa: BLE001 - the rest of the link has to be closed all the same
                 self._report(another)
 
-    def _decide(self, event: ReplicaFetch, request: FetchRequest, held_since: float | None) -> Steps[Outcome]:
+    def _decide(self, event: ReplicaFetch, request: FetchRequest) -> Waiting[Outcome]:
         # Between these steps, and until the outcome is carried out, nothing else happens on the link: the budget, the
         # pending responses and the bytes sent have to agree.
+        side, header = self.side, event.header
         try:
-            decision = yield from self._plan(request, held_since)
-            if isinstance(decision, Hold):
-                return self._hold(event, request, decision, held_since)
+            throttle = self._throttle_of(request)
+            decision = yield from throttle.plan_steps(request)
+            held_since = side.clock()
+            side.stats.fetches_held += isinstance(decision, Hold)
+            while isinstance(decision, Hold):
+                yield Wait(min(decision.until, self.session_end), throttle)
+                now = side.clock()
+                if is_last := now >= self.session_end:
+                    held_seconds = _LONG_HELD_SECONDS
+                else:
+                    held_seconds = max(now - held_since, _LEAST_HELD_SECONDS)
+                decision = yield from throttle.plan_steps(request, held_seconds)
+                if is_last and isinstance(decision, Hold):
+                    raise ConnectionEnds
             if isinstance(decision, Answer):
-                self.side.stats.fetches_answered += 1
-                return Reply(Pending(event.header.correlation_id, answer=decision.frame))
-            header, is_unchanged = event.header, decision.request is request
+                side.stats.fetches_answered += 1
+                return Reply(Pending(header.correlation_id, answer=decision.frame))
             scanner = FetchResponseScanner(header.api_version, header.correlation_id, decision.expected)
+            is_unchanged = decision.request is request
             data = with_size(event.frame) if is_unchanged else (yield from encoding_steps(decision.request))
-        except TooManyPartitions as error:
-            return self._pass_from_now_on(event, "too_many_partitions", error)
-        except (ProtocolError, ConnectionEnds):
+        except (ProtocolError, ConnectionEnds, TooManyPartitions):
             raise  # closing the connection gives back what it had reserved
         except Exception as error:
-            raise self._failed(error) from error
-        self.in_flight += 1
+            raise self.failed(error) from error
+        self.is_under_way = True
         return Send(data, Pending(header.correlation_id, scanner), decision.is_granted)
 
-    def _plan(self, request: FetchRequest, held_since: float | None) -> Steps[Decision]:
+    def _throttle_of(self, request: FetchRequest) -> LinkThrottle:
+        """Return what decides about a fetch that has arrived: another one where it has another sender."""
         side = self.side
-        is_other = self._sender != self._known_as
-        if self.throttle is not None and is_other and self.in_flight:
-            raise ConnectionEnds
-        is_over = -math.inf < self._spared_until <= side.clock() or is_other
-        if is_over and not self.in_flight and held_since is None:
+        if self._sender != self._known_as or -math.inf < self._spared_until <= side.clock():
             self.close()  # with the next one its follower begins a new session
         if self.throttle is None:
             self._known_as = self._sender
@@ -212,30 +219,16 @@ class ReplicaFetches:
                 is_new = self.peer is None and not is_stranger
                 peer = side.stats.peer_of(request.replica_id) if is_new else self.peer
                 self.throttle = side.throttle.link(NO_BROKER if peer is None else peer, is_stranger=is_stranger)
-        if held_since is None:
-            return (yield from self.throttle.plan_steps(request))
-        now = side.clock()
-        held_seconds = max(now - held_since, _LEAST_HELD_SECONDS) if now < self.session_end else _LONG_HELD_SECONDS
-        return (yield from self.throttle.plan_steps(request, held_seconds))
+        return self.throttle
 
-    def _hold(self, event: ReplicaFetch, request: FetchRequest, decision: Hold, held_since: float | None) -> Wait:
-        if held_since is None:
-            held_since = self.side.clock()
-            self.side.stats.fetches_held += 1
-        elif self.side.clock() >= self.session_end:
-            raise ConnectionEnds
-        return Wait(
-            min(decision.until, self.session_end), partial(self._decide, event, request, held_since), self.throttle
-        )
-
-    def _failed(self, error: Exception) -> ConnectionEnds:
+    def failed(self, error: Exception) -> ConnectionEnds:
         """Note that the throttle failed. What is returned ends the connection: nothing stays reserved."""
         self._report(error)
         self.side.throttle_faults.failed(self._client)
         return ConnectionEnds()
 
-    def _pass_from_now_on(self, event: ReplicaFetch, reason: str, error: Exception) -> Send:
-        side = self.side
+    def _pass_from_now_on(self, event: ReplicaFetch, error: TooMany | TooManyPartitions) -> Send:
+        side, reason = self.side, f"too_many_{error.what if isinstance(error, TooMany) else 'partitions'}"
         side.log.fault(reason, str(self.peer), side=side.stats.side, reason=str(error))
         side.stats.passthrough[reason] += 1
         self._release()

@@ -18,7 +18,7 @@ from weir.protocol.errors import ProtocolError
 from weir.protocol.request_stream import RequestStream
 from weir.proxy.relay.connection import Connection
 from weir.proxy.relay.direction import Direction
-from weir.proxy.relay.fetches import ConnectionEnds, ReplicaFetches
+from weir.proxy.relay.fetches import ReplicaFetches
 from weir.proxy.relay.open_link import HandedOver, Relayed, Sender, Why
 from weir.proxy.relay.outcomes import GateState, Wait
 from weir.proxy.relay.passage import Passage
@@ -26,7 +26,6 @@ from weir.proxy.relay.pump import BLOCKED, IN_LINE, UNTAKEN
 from weir.proxy.relay.replica_sources import ReplicaSources
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.transport import TcpTransport, Transport
-from weir.proxy.relay.turn_budget import run_slice
 
 HALF_CLOSED_SECONDS: Final = 60.0
 """How long a connection may stay half-closed without a byte moving."""
@@ -69,9 +68,9 @@ class Link:
     _is_clients: bool = field(init=False, default=True)
     """Whether its bytes are understood, and none was a replica's fetch: its bytes count as a client's until then."""
     _passage: Passage = field(init=False)
-    _replans_later: bool = field(init=False, default=False)
     _hold: Wait | None = field(init=False, default=None)  # as last carried out
-    _state: tuple[object, ...] = field(init=False)  # the same
+    _state: tuple[bool, ...] = field(init=False)  # the same
+    _works_later: bool = field(init=False, default=False)
     _gone_since: float | None = field(init=False, default=None)
     """When a client was found gone while a request of it was held."""
     _end_timer: asyncio.TimerHandle | None = field(init=False, default=None)
@@ -79,7 +78,7 @@ class Link:
     _give: Callable[[Link, HandedOver], None] | None = field(init=False, default=None)  # while it is handed over
     _unread: bytes = field(init=False, default=b"")  # of what is held or waits then
     _kept: tuple[int, int, int] = field(init=False, default=(0, 0, 0))
-    """As last told to `fetch_memory`: bytes of half a fetch, of whole ones; events until then."""
+    """As last told to `fetch_memory`: bytes of half a fetch, of whole ones; frames until then."""
 
     def __post_init__(self, peer: int | None, sources: ReplicaSources | None) -> None:
         side = self._side
@@ -96,7 +95,7 @@ class Link:
         """Begin to move bytes. `before`: it was another process's until now."""
         if before is not None:
             self.connection.go_on_from(before)
-            self._report_news()
+            self._see_whose()
             self.from_client.begin_with(before.unread)
         self._follow()
 
@@ -110,84 +109,57 @@ class Link:
     def carry_out(self) -> None:
         """Do what the core asks for after it has taken bytes, or has decided about a request."""
         core = self.connection
-        if core.news:
-            self._report_news()
         if self._is_clients:
             self._see_whose()
-        if core.phase == "closed":
-            self.close()
-            return
         if core.asked is not None:
             throttle = core.fetches.throttle
             is_to_sidecar = throttle is not None and throttle.client_is_sidecar
             is_late = throttle is not None and throttle.is_late
             self._passage.begin(is_granted=core.asked, is_late=is_late, is_to_sidecar=is_to_sidecar)
             core.asked = None
-        if core.has_answered:
+        if core.to_client:
             self.from_upstream.flush()
-        if core.is_crowded:
-            core.ease()
-            self.from_client.go_on()
-        if core.responses.observer is not None or core.fetches.has_settled or core.fetches.ended:
-            self._tell_throttle()
+        if core.phase == "closed":
+            self.close()
+            return
+        while core.fetches.ended:
+            self._side.turns.add_steps(core.fetches.ended.pop().free_steps())
         if core.phase == "draining":
             self._take_no_more()
             self._loop.call_soon(self._finish_if_idle)  # after the bytes that arrived were sent
-        if self._replans_later and core.work is None and not core.to_client:
-            self._replans_later = False
-            self._side.held.wake((self,))
         self._note_kept()
-        if core.hold is not self._hold:
+        if core.is_working:
+            if not self._works_later:
+                self._works_later = True
+                self._side.turns.add(self._go_on)
+        elif core.hold is not self._hold:
             self._hold = core.hold
             self._side.held.wait(self, self._hold)
         if core.state != self._state and not self._has_ended:  # it may just have been evicted
             self._follow()
+        self.from_client.go_on()
 
-    def begin_work(self) -> None:
-        """Run the first slice of the work that the core has, and the rest in turns to come.
-
-        Raises what the first slice raises.
-        """
+    def _go_on(self) -> None:
+        """Have more of the core's work done, or the held request decided about again."""
         core = self.connection
-        work, core.work = core.work, None
-        if work is not None and not run_slice(work) and core.phase != "closed":
-            core.work = work
-            self._side.turns.add(self._go_on_with_work)
-
-    def _go_on_with_work(self) -> None:
-        core = self.connection
+        self._works_later = False
         if core.work is None:
             return
         try:
-            self.begin_work()
+            core.go_on()
+            self.from_client.flush()
         except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
             self.failed(error, "client")  # the throttle reports its own, so only the client's bytes can be the cause
             return
-        if core.work is not None:
-            return
-        if core.phase != "closed":
-            self.from_client.flush()
-        self._side.held.wake_soon()
         self.carry_out()
 
     def replan(self) -> None:
         """Have the held request decided about again."""
-        core = self.connection
-        if core.phase == "closed" or core.hold is None:
-            return
-        if core.work is not None or core.to_client:
-            self._replans_later = True  # what the client was sent before has to go first
-            return
-        if self._client.is_gone() and self._gives_up():
-            self.close()
-            return
-        try:
-            core.work = core.decide_again()
-            self.begin_work()
-            self.from_client.flush()
-            self.carry_out()
-        except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
-            self.failed(error, "client")
+        if self.connection.hold is not None:
+            if self._client.is_gone() and self._gives_up():
+                self.close()
+            else:
+                self._go_on()
 
     def _gives_up(self) -> bool:
         """Return whether the held request of a client that is gone is dropped: it would be sent twice.
@@ -198,31 +170,20 @@ class Link:
             self._gone_since = self._side.clock()
         return self.connection.awaits_answer or self._side.clock() - self._gone_since >= FAREWELL_SECONDS
 
-    def _tell_throttle(self) -> None:
-        """Tell of an answer that begins, and wake those who may find budget after one that has passed."""
-        core, side = self.connection, self._side
-        fetches = core.fetches
-        if core.responses.observer is not None and core.work is None and fetches.throttle is not None:
-            fetches.throttle.answer_begins()
-        if fetches.has_settled:
-            fetches.has_settled = False
-            side.held.answered(fetches.throttle)
-        while fetches.ended:
-            side.turns.add_steps(fetches.ended.pop().free_steps())
-
     def _let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
         """Tell the throttle what has reached the client. Returns how many bytes more may be sent."""
+        fetches = self.connection.fetches
         try:
-            return self.connection.fetches.let_pass(arrived, on_way, most, waited)
-        except ConnectionEnds as error:
-            self.failed(error, "upstream")
+            return most if fetches.throttle is None else fetches.throttle.let_pass(arrived, on_way, most, waited)
+        except Exception as error:  # noqa: BLE001 - it ends this link
+            self.failed(fetches.failed(error), "upstream")
             return 0
 
     def _note_kept(self) -> None:
         """Tell what is kept of requests, where that has changed."""
         core, before = self.connection, self._kept
         half = core.requests.collected
-        self._kept = half, core.whole_bytes + len(self.from_client.rest), core.events if half else 0
+        self._kept = half, core.whole_bytes + len(self.from_client.rest), core.requests.frames if half else 0
         if half >= _LARGE_FETCH:
             self.from_client.waits_in_line = True
         if self._kept != before:
@@ -242,17 +203,13 @@ class Link:
 
     def _see_whose(self) -> None:
         core, stats = self.connection, self._side.stats
-        if core.fetches.is_replicas or core.opaque_reason is not None:
+        is_opaque = core.opaque_reason is not None
+        if is_opaque:  # there are no small frames to wait for
+            self.from_upstream.large_reads = True
+        if is_opaque or core.fetches.is_replicas:
             self._is_clients = False
             self.from_client.counted = self.from_upstream.counted = stats.other_bytes
             stats.not_clients(self.relayed)
-
-    def _report_news(self) -> None:
-        news, self.connection.news = self.connection.news, []
-        for event in news:
-            self._side.passes(event, self.client_host)
-        if self.connection.opaque_reason is not None:  # there are no small frames to wait for
-            self.from_upstream.large_reads = True
 
     # The end
 
@@ -279,7 +236,6 @@ class Link:
     def failed(self, error: Exception, sender: Sender) -> None:
         """Close, and log the reason unless a peer simply went away."""
         if self.connection.phase != "closed":
-            self._report_news()  # before the fault, which came later
             self.tls_broken = self._side.failed(error, sender, self.client_host, self.upstream_name)
             if isinstance(error, ProtocolError):  # what came before the fault is sent
                 (self.from_client if sender == "client" else self.from_upstream).flush()
@@ -295,7 +251,6 @@ class Link:
         if self._has_ended:
             return
         self._has_ended = True
-        self._report_news()
         if (reason := self.connection.opaque_reason) is not None:
             self._side.stats.opaque[reason] -= 1
         if self._is_clients:
@@ -310,7 +265,8 @@ class Link:
         self.connection.close()
         self._hold = None
         self._side.held.wait(self, None)
-        self._tell_throttle()
+        while self.connection.fetches.ended:
+            self._side.turns.add_steps(self.connection.fetches.ended.pop().free_steps())
         self._side.held.wake_soon()
         self._side.fetch_memory.drop(self)
         self.on_close(self)
@@ -327,7 +283,7 @@ class Link:
         A held request counts as not taken.
         """
         core = self.connection
-        if core.requests.opaque or core.work is not None:
+        if core.requests.opaque or core.is_working:
             return  # only the peers know what is in flight on an opaque connection: it goes on until the time is over
         if self._give is not None:
             self._unread += core.held_bytes() + bytes(self.from_client.rest)

@@ -57,9 +57,6 @@ class OpenLink(Protocol):
     def behind(self, most: int) -> bytes:
         """Return what its client has sent behind the request that is held: up to `most` bytes with the rest of that."""
 
-    def begin_work(self) -> None:
-        """Do what its core has to do before it takes more, or begin with it. Raises what the first slice raises."""
-
     def carry_out(self) -> None:
         """Do what its core asks for since it has taken bytes."""
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Generator
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
 from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import Head, RequestHead
 from weir.protocol.response_stream import Pending, ResponseObserver, ResponseWatcher
-from weir.protocol.steps import Steps
+from weir.protocol.steps import T
 
 RequestWatcher = Callable[[memoryview], bool]
 """Sees a request's bytes as they pass, from its size prefix on. Returns whether the last one has come. It must not
@@ -48,17 +48,19 @@ class Reply(Struct, frozen=True):
 class Wait(Struct, frozen=True):
     """The request waits, and so do all that follow it on its connection.
 
-    `again` is to be called at `until` (clock seconds of the relay), or earlier when something changes. It returns, in
-    steps, what becomes of the request then. `waits_for_budget` is the name that the throttle has for this connection in
-    its line, if it is in line: such requests are planned again when budget flows back.
+    It is decided about again at `until` (clock seconds of the relay), or earlier when something changes.
+    `waits_for_budget` is the name that the throttle has for this connection in its line, if it is in line: such
+    requests are planned again when budget flows back.
     """
 
     until: float
-    again: Callable[[], Steps[Outcome]]
     waits_for_budget: object = None
 
 
-Outcome = PassOn | Send | Reply | Wait
+Outcome = PassOn | Send | Reply
+
+Waiting: TypeAlias = Generator[Wait | None, None, T]
+"""Decides about a request in steps, and yields a Wait each time that the request has to wait."""
 
 
 class GateState(Struct, frozen=True):
@@ -86,8 +88,8 @@ class RequestGate(Protocol):
         on. `may_be_replicas` is that of RequestBegins.
         """
 
-    def arrived(self, request: RequestBegins) -> PassOn | Wait:
-        """Return what becomes of a request of which nothing has passed yet.
+    def arrived(self, request: RequestBegins) -> PassOn | Waiting[Outcome]:
+        """Return what becomes of a request of which nothing has passed yet, or what decides about it.
 
         It is not kept, so its size does not matter.
         """

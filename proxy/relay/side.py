@@ -180,8 +180,10 @@ class HeldFetches:
         if (timer := self._timers.pop(link, None)) is not None:
             timer.cancel()
         if hold is None:
-            self._holders.pop(self._links.pop(link, None), None)
             self._due.pop(link, None)
+            if link in self._links:
+                self._holders.pop(self._links.pop(link), None)
+                self.wake_soon()  # it went, so the next in line may find budget too
         elif (throttle := hold.waits_for_budget) is not None:
             self._links[link] = throttle
             self._holders[throttle] = link
@@ -199,12 +201,6 @@ class HeldFetches:
             loop = asyncio.get_running_loop()
             delay = self._woken_at + _WAKE_INTERVAL_SECONDS - loop.time()
             self._wake = loop.call_later(delay, self._wake_next) if delay > 0 else loop.call_soon(self._wake_next)
-
-    def answered(self, throttle: Any) -> None:
-        """Wake the link of `throttle`, whose next fetch may wait for the answer that has passed, and who is next."""
-        if (holder := self._holders.get(throttle)) is not None:
-            self.wake((holder,))
-        self.wake_soon()
 
     def _wake_next(self) -> None:
         self._wake = None
@@ -236,8 +232,5 @@ class HeldFetches:
     def _plan_next(self) -> None:
         for link in self._due:
             del self._due[link]
-            waited_for_budget = link in self._links
             link.replan()
-            if waited_for_budget and link not in self._links:
-                self.wake_soon()  # it went, so the next in line may find budget too
             return

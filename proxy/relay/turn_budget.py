@@ -6,12 +6,12 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from weir.protocol.steps import Steps
+from weir.protocol.steps import Steps, T
 
 TURN_SECONDS: Final = 0.0002
 """How long all work that can wait may run in one turn of the event loop, except for a single piece that takes longer.
@@ -64,7 +64,7 @@ class TurnBudget:
         self.add(partial(self._run_slice, steps))
 
     def _run_slice(self, steps: Steps[None]) -> None:
-        if not run_slice(steps):
+        if run_slice(steps) is None:
             self.add_steps(steps)
 
     def run(self) -> None:
@@ -89,11 +89,11 @@ class TurnBudget:
         self._next = loop.call_later(delay, self.run) if delay > 0 else loop.call_soon(self.run)
 
 
-def run_slice(steps: Steps[None]) -> bool:
-    """Run some of `steps`. Returns whether none is left."""
-    for _ in steps:
-        break
-    else:  # most work has one step, and is not worth a look at the time
-        return True
-    end = time.perf_counter() + SLICE_SECONDS
-    return all(time.perf_counter() < end for _ in steps)
+def run_slice(steps: Generator[T | None, None, None]) -> T | bool | None:
+    """Run some of `steps`. Returns True where none is left, and what a step has said where one has said something."""
+    said: T | bool | None = next(steps, True)
+    if said is None:  # most work has one step, and is not worth a look at the time
+        end = time.perf_counter() + SLICE_SECONDS
+        while said is None and time.perf_counter() < end:
+            said = next(steps, True)
+    return said

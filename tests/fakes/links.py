@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf
 
-from weir.protocol.steps import Steps
 from weir.proxy.relay.open_link import OpenLink, Relayed, Sender, Why
-from weir.proxy.relay.outcomes import Outcome, Wait
+from weir.proxy.relay.outcomes import Wait
 from weir.proxy.relay.side import HeldFetches
 
 
@@ -26,9 +25,6 @@ class FakeLink:
         """Nothing has come."""
         return b""
 
-    def begin_work(self) -> None:
-        """There is none."""
-
     def carry_out(self) -> None:
         """Nothing is asked for."""
 
@@ -46,9 +42,4 @@ class FakeLink:
 
 def waits_for_budget(held: HeldFetches, link: OpenLink, name: object | None = None) -> None:
     """Have a link wait for budget alone, by this name in the throttle's line."""
-
-    def again() -> Steps[Outcome]:
-        raise AssertionError("a made-up request is decided about")
-        yield
-
-    held.wait(link, Wait(inf, again, object() if name is None else name))
+    held.wait(link, Wait(inf, object() if name is None else name))

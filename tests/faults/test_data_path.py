@@ -290,7 +290,7 @@ async def test_a_bug_of_the_relays_own_ends_one_connection_only(monkeypatch: pyt
         other, its_broker = await relay.connect()
         await relay.until(lambda: len(relay.listener.links) == 2)
 
-        def fail(self: Connection, sender: str, view: memoryview) -> None:
+        def fail(self: Connection, sender: str, view: memoryview, most: int) -> None:
             raise ZeroDivisionError("bug")
 
         monkeypatch.setattr(Connection, "receive", fail)

@@ -23,14 +23,13 @@ from weir.protocol.header import FETCH, PRODUCE
 from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import RequestHead, read_request_head
 from weir.protocol.request_sender import RequestSender
-from weir.protocol.steps import at_once
 from weir.proxy.admin.fleet import Target
 from weir.proxy.config.address import Address
 from weir.proxy.limits.gate import LinkGate
 from weir.proxy.limits.shares import LimitShares
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.log import EventLog
-from weir.proxy.relay.outcomes import Outcome, PassOn, Reply, Send, Wait
+from weir.proxy.relay.outcomes import Outcome, PassOn, Reply, Send, Waiting
 from weir.proxy.relay.side import Side
 from weir.proxy.shares.exchange import Exchange, ShareAnswer, ShareRequest
 
@@ -115,7 +114,7 @@ class Connection:
         self._world = world
         self._clock = world.clock
         self._gate = LinkGate(world.stages[broker], cast(Side, SimpleNamespace(held=self)), cast(Any, self))
-        self._hold: Wait | None = None
+        self._held: Waiting[Outcome] | None = None
         self._passed: PassOn | None = None
         self.at = 0.0
         """When the next thing happens."""
@@ -129,7 +128,7 @@ class Connection:
 
     def wake(self, links: Sequence[object] = ()) -> None:
         """What the gate calls, of this connection's link and as the line of held requests."""
-        if self._hold is not None:
+        if self._held is not None:
             self.at = min(self.at, self._clock())
 
     def behind(self, most: int) -> bytes:
@@ -142,26 +141,38 @@ class Connection:
             self._answer(self._passed)
         if self._passed is not None or self._clock() < self.at:
             return
-        if self._hold is not None:
-            self._take(at_once(self._hold.again()))
+        if self._held is not None:
+            self._go_on(self._held)
         elif self._backlog is not None and not self._backlog.take(self.broker):
             self.at = self._clock() + 0.005
         else:
             self._asked_at = self._clock()
             begins, request, _ = _messages(self.task)
             seen_by = self._gate.may_hold(begins.head, request, False)
-            self._take(self._gate.arrived(begins) if isinstance(seen_by, bool) else PassOn(answer_watcher=seen_by))
+            outcome = self._gate.arrived(begins) if isinstance(seen_by, bool) else PassOn(answer_watcher=seen_by)
+            if isinstance(outcome, PassOn):
+                self._take(outcome)
+            else:
+                self._go_on(outcome)
 
     def end(self) -> None:
         """Go away."""
         self._gate.gone()
 
+    def _go_on(self, held: Waiting[Outcome]) -> None:
+        self._held = held
+        try:
+            wait = next(held)
+        except StopIteration as stop:
+            self._held = None
+            self._take(stop.value)
+        else:
+            assert wait is not None
+            self.at = wait.until
+
     def _take(self, outcome: Outcome) -> None:
         now = self._clock()
-        self._hold = outcome if isinstance(outcome, Wait) else None
-        if isinstance(outcome, Wait):
-            self.at = outcome.until
-        elif isinstance(outcome, Reply):
+        if isinstance(outcome, Reply):
             assert outcome.pending.answer is not None
             self._told_by(outcome.pending.answer[_THROTTLE_TIME_AT])
         else:

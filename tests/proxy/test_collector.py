@@ -12,7 +12,7 @@ from types import GeneratorType
 
 import pytest
 
-from tests.fakes.relaying import Peer, Relaying, no_steps, relaying, round_trip
+from tests.fakes.relaying import Peer, Relaying, relaying, round_trip
 from tests.protocol.wire import fetch, request
 from tests.proxy.test_link_large import large_answer, name, receive_frame
 from weir.protocol.fetch_request import FetchRequest, encode_fetch_request, replica_state_tags
@@ -21,10 +21,9 @@ from weir.protocol.header import FETCH, RequestHeader
 from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import Head, RequestHead
 from weir.protocol.request_topics import RequestTopic
-from weir.protocol.steps import Steps
 from weir.proxy.collector import LEAST_GROWTH, Collector, resident_bytes
 from weir.proxy.relay.open_link import OpenLink
-from weir.proxy.relay.outcomes import GateState, Outcome, Wait
+from weir.proxy.relay.outcomes import GateState, Outcome, PassOn, Wait, Waiting
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
@@ -120,11 +119,10 @@ class HoldingGate:
     def may_hold(self, head: RequestHead, frame: Head, may_be_replicas: bool, /) -> bool:
         return True
 
-    def arrived(self, request: RequestBegins) -> Wait:
-        return Wait(math.inf, self.again)
-
-    def again(self) -> Steps[Outcome]:
-        return no_steps(Wait(math.inf, self.again))
+    def arrived(self, request: RequestBegins) -> Waiting[Outcome]:
+        while self.link:
+            yield Wait(math.inf)
+        return PassOn()
 
     def standing(self, *, sends: bool) -> GateState:
         return GateState()

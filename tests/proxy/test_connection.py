@@ -13,11 +13,10 @@ from tests.fakes.relaying import Scripted, ScriptedThrottle
 from tests.protocol.wire import fetch, fetch_response, request, response
 from weir.protocol.request_stream import RequestStream
 from weir.protocol.response_scanner import Expected
-from weir.protocol.steps import Steps, at_once
+from weir.protocol.steps import Steps
 from weir.proxy.log import EventLog
-from weir.proxy.relay.connection import MOST_FETCHES, Connection, Phase
+from weir.proxy.relay.connection import Connection, Phase
 from weir.proxy.relay.fetches import ReplicaFetches
-from weir.proxy.relay.open_link import Sender
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import RelayStats
 from weir.quota.fetch.decisions import Answer, Forward, Hold
@@ -38,17 +37,16 @@ class Talk:
         self.number = 0
 
     def ask(self, data: bytes) -> int:
-        """Have bytes of the client taken, and their work done. Returns how many were."""
-        return self._receive("client", data)
+        """Have bytes of the client taken. Returns how many were."""
+        return self.core.receive("client", memoryview(data))
 
     def answer(self, data: bytes) -> int:
         """The same of the broker's."""
-        return self._receive("upstream", data)
+        return self.core.receive("upstream", memoryview(data))
 
-    def decide_again(self) -> None:
-        """Have the held request decided about again."""
-        self.core.work = self.core.decide_again()
-        self._work()
+    def go_on(self) -> None:
+        """Have the held request decided about again, or work done."""
+        self.core.go_on()
 
     def sent(self) -> tuple[bytes, bytes]:
         """What goes to the broker, and to the client: taken out as a link does that sends it."""
@@ -74,12 +72,13 @@ class Talk:
                 self.ask(fetch(self.number, 5))
             case "go":
                 self.throttle.decisions.append(Forward)
-                self.decide_again()
+                self.go_on()
             case "ask":
                 self.ask(request(3, 0, self.number))
             case "answer":
                 first = core.responses.pending[0]
                 number = first.correlation_id
+                self.sent()
                 self.answer(fetch_response(number) if first.observer else response(number))
             case "client ends" | "upstream ends":
                 core.ended("client" if what == "client ends" else "upstream")
@@ -91,7 +90,7 @@ class Talk:
             case "work":
                 core.work = _one_step()
             case "rest":
-                self._work()
+                self.go_on()
 
     def is_possible(self, what: Does) -> bool:
         """Whether a link has this happen to its core now."""
@@ -104,29 +103,19 @@ class Talk:
             case "answer":
                 return core.reads("upstream") and bool(core.responses.pending)
             case "go":
-                return core.hold is not None and core.work is None
+                return core.hold is not None
             case "client ends":
                 return core.reads("client") or core.phase == "lingering"
             case "upstream ends":
                 return core.reads("upstream")
             case "drain":
-                return core.phase == "open" and core.work is None
+                return core.phase == "open" and not core.is_working
             case "linger":
                 self.sent()
                 return core.phase == "draining" and core.is_idle
             case "work":
                 return core.work is None and core.phase != "lingering"
-        return core.work is not None
-
-    def _receive(self, sender: Sender, data: bytes) -> int:
-        taken = self.core.receive(sender, memoryview(data))
-        self._work()
-        return taken
-
-    def _work(self) -> None:
-        work, self.core.work = self.core.work, None
-        if work is not None:
-            at_once(work)
+        return core.is_working
 
 
 def _one_step() -> Steps[None]:
@@ -138,7 +127,8 @@ def _one_step() -> Steps[None]:
     [
         ([], "rqsp"),
         (["hold"], "--sp"),
-        (["hold", "go"], "rqsp"),
+        (["hold", "go"], "r-sp"),
+        (["hold", "go", "answer"], "r-sp"),
         (["work"], "----"),
         (["work", "rest"], "rqsp"),
         (["client ends"], "-qsp"),
@@ -202,10 +192,10 @@ def test_whatever_happens_a_core_goes_one_way(happens: list[Does]) -> None:
         assert phases.index(core.phase) >= before
         before = phases.index(core.phase)
         for sender in ("client", "upstream"):
-            assert core.takes(sender) or not core.reads(sender) or core.phase == "lingering"
+            assert core.takes(sender) or not core.reads(sender) or core.phase == "lingering" or core.is_crowded
         assert core.takes("upstream") or not core.takes("client")
         assert core.hold is None or not core.takes("client")
-        assert core.work is None or talk.permits() == "----"
+        assert not core.is_working or talk.permits() == "----"
         if core.hold is not None and core.phase != "closed":
             assert not core.client_ended
             assert not core.upstream_ended
@@ -234,49 +224,46 @@ def test_a_held_fetch_keeps_what_follows_until_it_goes() -> None:
     assert talk.core.hold is not None
     assert (talk.core.hold.until, talk.core.takes("client"), talk.sent()) == (7.0, False, (b"", b""))
     assert talk.core.whole_bytes == len(first) - 4
-    talk.decide_again()
+    talk.go_on()
     assert (talk.core.hold.until, talk.sent()) == (9.0, (b"", b""))
-    talk.decide_again()
+    talk.go_on()
     assert talk.core.hold is None
-    assert (talk.core.takes("client"), talk.core.whole_bytes) == (True, 0)
+    assert talk.core.whole_bytes == 0
+    talk.answer(fetch_response(1))
+    assert talk.sent() == (first, fetch_response(1))
     assert talk.ask(behind) == len(behind)
-    assert talk.sent() == (first + behind, b"")
+    assert talk.sent() == (behind, b"")
 
 
 def test_own_answer_holds_the_next_request_until_it_is_sent() -> None:
     own = response(1, b"own")
     talk = Talk(Answer(own))
     talk.ask(fetch(1, 5))
-    assert (talk.core.takes("client"), talk.core.has_answered) == (False, True)
-    talk.core.ease()
     assert not talk.core.takes("client")
     assert talk.sent() == (b"", own)
-    talk.core.ease()
-    assert (talk.core.takes("client"), talk.core.has_answered) == (True, False)
-
-
-def test_an_own_answer_waits_for_the_responses_due_before_it() -> None:
-    own, due = response(2, b"own"), fetch_response(1)
-    talk = Talk(Forward, Answer(own))
-    talk.ask(fetch(1, 5))
-    talk.ask(fetch(2, 5))
-    assert talk.sent() == (fetch(1, 5), b"")
-    talk.core.ease()
-    assert not talk.core.takes("client")
-    talk.answer(due)
-    assert talk.sent() == (b"", due + own)
-    talk.core.ease()
     assert talk.core.takes("client")
 
 
-def test_more_fetches_than_may_be_under_way_wait() -> None:
-    talk = Talk()
-    for number in range(MOST_FETCHES):
-        assert talk.core.takes("client")
-        talk.ask(fetch(number, 5))
+def test_an_own_answer_waits_for_the_responses_due_before_it() -> None:
+    own, due = response(2, b"own"), response(1)
+    talk = Talk(Answer(own))
+    talk.ask(request(3, 0, 1))
+    talk.ask(fetch(2, 5))
+    assert talk.sent() == (request(3, 0, 1), b"")
     assert not talk.core.takes("client")
-    talk.answer(fetch_response(0))
-    talk.core.ease()
+    talk.answer(due)
+    assert talk.sent() == (b"", due + own)
+    assert talk.core.takes("client")
+
+
+def test_nothing_is_taken_behind_a_fetch_before_its_answer_has_gone() -> None:
+    talk = Talk()
+    first, behind = fetch(1, 5), fetch(2, 5)
+    assert talk.ask(first + behind) == len(first)
+    assert talk.permits() == "r-sp"
+    talk.answer(fetch_response(1))
+    assert not talk.core.takes("client")
+    assert talk.sent() == (first, fetch_response(1))
     assert talk.core.takes("client")
 
 
@@ -292,9 +279,10 @@ def test_quota_may_come_only_with_an_answer_nothing_precedes() -> None:
     def grant(asked: object) -> Forward:
         return Forward(asked, Expected(admit=lambda *_: 0, holds_all=True))  # type: ignore[arg-type]
 
-    talk = Talk(grant, grant)
+    talk = Talk(grant)
     assert talk.core.asked is None
     talk.ask(fetch(1, 5))
     assert talk.core.asked is True
-    talk.ask(fetch(2, 5))
+    talk = Talk(grant)
+    talk.ask(request(3, 0, 1) + fetch(2, 5))
     assert talk.core.asked is False

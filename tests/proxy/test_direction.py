@@ -10,10 +10,11 @@ import pytest
 
 from tests.fakes.links import FakeLink
 from tests.fakes.relaying import ScriptedThrottle
+from weir.protocol.request_stream import RequestStream
 from weir.protocol.response_scanner import Buffer
 from weir.proxy.log import EventLog
-from weir.proxy.relay.connection import Connection
-from weir.proxy.relay.direction import MOST_FRAMES, Direction
+from weir.proxy.relay.connection import MOST_FRAMES, Connection
+from weir.proxy.relay.direction import Direction
 from weir.proxy.relay.open_link import Sender
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import RelayStats
@@ -26,9 +27,9 @@ class Core:
     """Takes all that it is given."""
 
     phase = "open"
-    work = None
 
     def __init__(self) -> None:
+        self.requests = RequestStream()
         self.to_upstream: list[Buffer] = []
         self.taken: list[int] = []
 
@@ -38,16 +39,20 @@ class Core:
     def passes(self, sender: Sender, view: memoryview) -> bool:
         return False
 
-    def receive(self, sender: Sender, view: memoryview) -> int:
-        self.taken.append(len(view))
-        return len(view)
+    def receive(self, sender: Sender, view: memoryview, most: int = MOST_FRAMES) -> int:
+        for _ in self.requests.receive(view, most):
+            pass
+        taken = self.requests.consumed
+        self.taken += [taken] if taken else []
+        return taken
 
     def next_is_large(self, sender: Sender, is_bulk: bool) -> bool:
         return is_bulk
 
 
-def frames(count: int, size: int = 8) -> memoryview:
-    return memoryview((struct.pack(">i", size) + bytes(size)) * count)
+def frames(count: int, size: int = 10) -> memoryview:
+    head = struct.pack(">ihhih", size, 3, 0, 1, -1)
+    return memoryview((head + bytes(4 + size - len(head))) * count)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from weir.protocol.response_stream import Pending, ResponseStream
 from weir.proxy.limits.gate import LinkGate
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.log import EventLog
-from weir.proxy.relay.outcomes import PassOn, Wait
+from weir.proxy.relay.outcomes import Outcome, PassOn, Waiting
 
 Topic = FetchResponse.FetchableTopicResponse
 BATCH = built(2, NONE, [300] * 3)
@@ -100,7 +100,7 @@ async def test_unlimited_client_is_asked_about_once_until_a_change() -> None:
     asked: list[bytes | None] = []
 
     class Asked(LinkGate):
-        def arrived(self, request: RequestBegins) -> PassOn | Wait:
+        def arrived(self, request: RequestBegins) -> PassOn | Waiting[Outcome]:
             asked.append(request.sender.client_id)
             return super().arrived(request)
 

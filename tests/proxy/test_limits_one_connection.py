@@ -18,11 +18,10 @@ from weir.protocol.header import PRODUCE
 from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import RequestHead, read_request_head
 from weir.protocol.request_sender import RequestSender
-from weir.protocol.steps import at_once
 from weir.proxy.limits.gate import LinkGate
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.log import EventLog
-from weir.proxy.relay.outcomes import Outcome, PassOn, Wait
+from weir.proxy.relay.outcomes import Outcome, PassOn, Wait, Waiting
 
 LIMIT, SECONDS, STEP = 100, 200.0, 0.01
 ROUND_TRIP, EVERY = 0.01, 3.0  # seconds to the broker and back, and between two heartbeats
@@ -46,6 +45,7 @@ class Connection:
         self._queue = deque([self._produce] * in_flight)
         self._answers = deque[tuple[float, PassOn | None]]()
         self._hold: Wait | None = None
+        self._held: Waiting[Outcome] | None = None
         self._beat_at: float | None = None  # when the heartbeat under way was sent
         self._last_beat = self.clock()
         self.passed = 0
@@ -76,14 +76,18 @@ class Connection:
                 self._beat_at = None
                 self._answers.append((now + ROUND_TRIP, None))
                 self._queue.popleft()
-            elif not self._goes(
-                self._gate.arrived(self._begins) if self._hold is None else at_once(self._hold.again())
-            ):
+            elif not self._goes():
                 break
         self.clock.move(STEP)
 
-    def _goes(self, outcome: Outcome) -> bool:
-        self._hold = outcome if isinstance(outcome, Wait) else None
+    def _goes(self) -> bool:
+        outcome = self._gate.arrived(self._begins) if self._held is None else self._held
+        self._hold = self._held = None
+        if not isinstance(outcome, PassOn):
+            try:
+                self._hold, self._held = next(outcome), outcome
+            except StopIteration as stop:
+                outcome = stop.value
         if isinstance(outcome, PassOn) and outcome.watcher is not None:
             outcome.watcher(memoryview(self._produce))
             self.passed += 1

@@ -19,7 +19,6 @@ from weir.protocol.header import RequestHeader
 from weir.protocol.request_events import ReplicaFetch
 from weir.protocol.response_scanner import Expected
 from weir.protocol.response_stream import Pending
-from weir.protocol.steps import at_once
 from weir.protocol.take_out import Passing
 from weir.proxy.log import EventLog
 from weir.proxy.relay import outcomes
@@ -53,11 +52,14 @@ async def test_a_fetch_is_forwarded_as_decided_and_its_response_grows(version: i
         client, broker = await relay.connect()
         asked = ((b"kept", ((0, 7, 10),)), (b"left", ((4, 8, 10),)))
         await client.send(request(3, 0, 1) + fetch(2, 5, version=version, topics=asked) + request(18, 0, 3))
-        await broker.expect(request(3, 0, 1) + fetch(2, 5, version=version, topics=asked[:1]) + request(18, 0, 3))
+        await broker.expect(request(3, 0, 1) + fetch(2, 5, version=version, topics=asked[:1]))
         kept = ((b"kept", ((0, 9, b"r" * 50),)),)
         grown = (*kept, (b"left", ((4, 99, b""),)))
-        await broker.send(response(1) + fetch_response(2, version=version, topics=kept) + response(3))
-        await client.expect(response(1) + fetch_response(2, version=version, topics=grown) + response(3))
+        await broker.send(response(1) + fetch_response(2, version=version, topics=kept))
+        await client.expect(response(1) + fetch_response(2, version=version, topics=grown))
+        await broker.expect(request(18, 0, 3))
+        await broker.send(response(3))
+        await client.expect(response(3))
         assert relay.throttle.calls == [("link", 5), ("plan", 2, 0.0), ("settle", [b"kept"])]
         assert relay.stats.fetch_requests == {version: 1}
 
@@ -135,7 +137,7 @@ async def test_fetch_is_held_until_its_time_and_planned_with_its_hold() -> None:
     async with relaying() as relay:
         for _ in range(2):
             relay.throttle.decisions.append(lambda _: Hold(time.monotonic() + 0.01))
-        await relay.connect(fetch(1, 5) + request(3, 0, 2))
+        await relay.connect(fetch(1, 5))
         held_seconds = [call[2] for call in relay.throttle.told("plan")]
         assert held_seconds[0] == 0
         assert held_seconds[1] >= 0.009
@@ -156,9 +158,13 @@ async def test_requests_before_a_held_fetch_pass_those_behind_wait() -> None:
         relay.relay.held.wake_now()
         assert broker.has_nothing()
         relay.relay.held.wake_now()
-        await broker.expect(fetch(2, 5) + request(18, 0, 3) + fetch(4, 5) + request(18, 0, 5))
+        await broker.expect(fetch(2, 5))
+        await broker.send(fetch_response(2))
+        await broker.expect(request(18, 0, 3) + fetch(4, 5))
         await client.send(request(18, 0, 6))
-        await broker.expect(request(18, 0, 6))
+        await broker.send(response(3) + fetch_response(4))
+        await broker.expect(request(18, 0, 5) + request(18, 0, 6))
+        await client.expect(fetch_response(2) + response(3) + fetch_response(4))
 
 
 async def test_second_held_fetch_keeps_what_follows_back_too() -> None:
@@ -171,8 +177,14 @@ async def test_second_held_fetch_keeps_what_follows_back_too() -> None:
         await broker.send(fetch_response(1)[:30])  # several turns of the loop
         await client.expect(fetch_response(1)[:30])
         assert broker.has_nothing()
+        await broker.send(fetch_response(1)[30:])
+        await client.expect(fetch_response(1)[30:])
+        await relay.until(lambda: len(relay.relay.held))
+        assert broker.has_nothing()
         relay.relay.held.wake_now()
-        await broker.expect(fetch(2, 5) + request(18, 0, 3) + request(18, 0, 4))
+        await broker.expect(fetch(2, 5))
+        await broker.send(fetch_response(2))
+        await broker.expect(request(18, 0, 3) + request(18, 0, 4))
         assert relay.stats.fetches_held == 2
 
 
@@ -366,7 +378,7 @@ async def test_throttle_raising_when_it_settles_ends_the_connection() -> None:
     async with relaying() as relay:
         relay.throttle.fail_settle = RuntimeError("bug")
         relay.throttle.fail_close = RuntimeError("another")
-        client, broker = await relay.connect(fetch(1, 5) + fetch(2, 5))
+        client, broker = await relay.connect(fetch(1, 5))
         await broker.send(fetch_response(1))
         await broker.expect_end()
         assert len(await client.receive(2**20)) in (0, len(fetch_response(1)))
@@ -393,8 +405,15 @@ class Detached:
         self.relay = Side(cast(Throttle, self.throttle), RelayStats("leader"), EventLog("tests"), clock=lambda: 5.0)
         self.fetches = ReplicaFetches(self.relay, None)
 
+    def deciding(self, frame: bytes) -> outcomes.Waiting[Outcome]:
+        return self.fetches.take(ReplicaFetch(RequestHeader(1, 3, 1, None), frame[4:]))
+
     def take(self, frame: bytes) -> Outcome:
-        return at_once(self.fetches.take(ReplicaFetch(RequestHeader(1, 3, 1, None), frame[4:])))
+        deciding = self.deciding(frame)
+        with pytest.raises(StopIteration) as stop:
+            next(deciding)
+        decided: Outcome = stop.value.value
+        return decided
 
 
 def test_request_passes_as_it_came_and_a_malformed_is_refused() -> None:
@@ -409,10 +428,11 @@ def test_request_passes_as_it_came_and_a_malformed_is_refused() -> None:
 def test_what_is_decided_is_a_value() -> None:
     link = Detached(Answer(b"own"), Hold(7.0), Answer(b"late"), RuntimeError("bug"))
     assert link.take(fetch(1, 5)) == outcomes.Reply(Pending(1, answer=b"own"))
-    held = link.take(fetch(1, 5))
-    assert isinstance(held, outcomes.Wait)
-    assert (held.until, held.waits_for_budget) == (7.0, link.throttle)
-    assert at_once(held.again()) == outcomes.Reply(Pending(1, answer=b"late"))
+    held = link.deciding(fetch(1, 5))
+    assert next(held) == outcomes.Wait(7.0, link.throttle)
+    with pytest.raises(StopIteration) as decided:
+        next(held)
+    assert decided.value.value == outcomes.Reply(Pending(1, answer=b"late"))
     with pytest.raises(ConnectionEnds):
         link.take(fetch(1, 5))
 
@@ -504,9 +524,10 @@ async def test_link_that_waits_for_no_budget_wakes_nobody() -> None:
 def test_first_plan_is_told_apart_from_one_that_follows_at_once() -> None:
     """The throttle takes a request in when held_seconds is 0: that must be once."""
     link = Detached(Hold(FAR))
-    held = link.take(fetch(1, 5))
-    assert isinstance(held, outcomes.Wait)
-    at_once(held.again())
+    held = link.deciding(fetch(1, 5))
+    assert next(held) == outcomes.Wait(FAR, link.throttle)
+    with pytest.raises(StopIteration):
+        next(held)
     assert [call[2] > 0 for call in link.throttle.told("plan")] == [False, True]
 
 
@@ -514,7 +535,8 @@ def test_replica_ids_beyond_the_first_thousand_are_one_peer() -> None:
     link = Detached()
     for replica_id in (*range(2000), 5):
         event = ReplicaFetch(RequestHeader(1, 3, 1, None), fetch(1, replica_id)[4:])
-        at_once(ReplicaFetches(link.relay, None).take(event))
+        with pytest.raises(StopIteration):
+            next(ReplicaFetches(link.relay, None).take(event))
     peers = [call[1] for call in link.throttle.told("link")]
     assert peers == [*range(1000), *[OTHER_PEERS] * 1000, 5]
     assert link.relay.stats.links_of_other_peers == 1000
@@ -551,27 +573,14 @@ async def test_held_fetch_is_decided_when_the_answer_before_has_gone() -> None:
     answer = fetch_response(1, topics=((b"t", ((0, 9, bytes(400_000)),)),))
     async with relaying() as relay:
         granted = partial(Forward, expected=Expected(admit=lambda *_: Passing.ALL, holds_all=True))
-        relay.throttle.decisions += [granted, Hold(FAR), Forward]
+        relay.throttle.decisions += [granted, Forward]
         client, broker = await relay.connect(asked)
         client.connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**15)
         await client.send(fetch(2, 5))
-        await relay.until(lambda: len(relay.relay.held))
         await broker.send(answer)
         await relay.until(lambda: relay.throttle.told("settle"))
         await asyncio.sleep(0.05)
-        assert len(relay.throttle.told("plan")) == 2
+        assert len(relay.throttle.told("plan")) == 1
         await client.expect(answer)
         await broker.expect(fetch(2, 5))
-        assert [call[1] for call in relay.throttle.told("plan")] == [1, 2, 2]
-
-
-async def test_answer_wakes_the_fetch_behind_though_others_are_next() -> None:
-    """A fetch in a session may wait for the answer to the one before."""
-    own, other, stranger = Carrier(), Carrier(), Carrier()
-    held = HeldFetches(next_in_line=lambda: ["other"])
-    for carrier, name in ((stranger, "stranger"), (own, "own"), (other, "other")):
-        waits_for_budget(held, carrier, name)
-    held.answered("own")
-    await asyncio.sleep(0.02)
-    assert (len(own.told), len(stranger.told)) == (1, 0)
-    assert other.told
+        assert [call[1] for call in relay.throttle.told("plan")] == [1, 2]

@@ -10,15 +10,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.fakes.relaying import Relaying, no_steps, relaying, round_trip
+from tests.fakes.relaying import Relaying, relaying, round_trip
 from tests.protocol.wire import CONSUMER, fetch, produce, request, response
 from tests.proxy.test_link_passthrough import random_requests, send_in_pieces
 from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import Head, RequestHead
 from weir.protocol.response_scanner import Buffer
 from weir.protocol.response_stream import Pending, ResponseObserver
-from weir.protocol.steps import Steps
-from weir.proxy.relay.outcomes import GateState, Outcome, PassOn, Reply, Wait
+from weir.proxy.relay.outcomes import GateState, Outcome, PassOn, Reply, Wait, Waiting
 
 ON_BOTH_LOOPS = True
 
@@ -57,15 +56,16 @@ class Gate:
     def may_hold(self, head: RequestHead, frame: Head, may_be_replicas: bool, /) -> bool:
         return head.api_key in self.api_keys
 
-    def arrived(self, request: RequestBegins) -> PassOn | Wait:
+    def arrived(self, request: RequestBegins) -> PassOn | Waiting[Outcome]:
         self.asked.append((request.head.api_key, request.head.correlation_id))
-        return Wait(self.until, self.again) if self.holds() else self.passed()
+        return self.held() if self.holds() else self.passed()
 
-    def again(self) -> Steps[Outcome]:
+    def held(self) -> Waiting[Outcome]:
+        yield Wait(self.until)
         if self.answers:
             answer = self.answers.popleft()
-            return no_steps(Reply(Pending(int.from_bytes(answer[4:8], "big"), answer=answer)))
-        return no_steps(self.passed())
+            return Reply(Pending(int.from_bytes(answer[4:8], "big"), answer=answer))
+        return self.passed()
 
     def passed(self) -> PassOn:
         return PassOn(
@@ -158,11 +158,10 @@ async def test_other_requests_are_not_asked_about() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_requests_arrive_byte_for_byte_while_some_are_held(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_arrive_byte_for_byte_while_some_are_held(seed: int) -> None:
     """They do however they are cut."""
-    monkeypatch.setattr("weir.proxy.relay.connection.MOST_FETCHES", 1000)
     rng = random.Random(seed)
-    requests, _ = random_requests(rng, 100)
+    requests, _ = random_requests(rng, 100, of_replicas=False)
     async with relaying() as relay:
         gate = gated(relay, Gate(holds=lambda: rng.random() < 0.5, until=0.0))
         client, broker = await relay.connect()

@@ -65,14 +65,14 @@ async def test_idle_link_is_handed_over_at_once() -> None:
 
 async def test_what_is_in_flight_is_answered_first_and_no_more_taken() -> None:
     async with relaying() as relay:
-        client, broker = await relay.connect(fetch(1, 5) + request(3, 0, 2))
+        client, broker = await relay.connect(request(3, 0, 1) + fetch(2, 5))
         async with handing_over(relay) as (_, to):
             await client.send(request(18, 0, 3))
-            await broker.send(fetch_response(1))
-            await client.expect(fetch_response(1))
+            await broker.send(response(1))
+            await client.expect(response(1))
             assert not to.listener.links
-            await broker.send(response(2))
-            await client.expect(response(2))
+            await broker.send(fetch_response(2))
+            await client.expect(fetch_response(2))
             await broker.expect(request(18, 0, 3))
         assert relay.throttle.told("settle") == [("settle", [b"orders"])]
 
@@ -81,9 +81,11 @@ async def test_fetch_that_is_held_is_decided_about_by_the_next() -> None:
     async with relaying() as relay:
         client, broker = await relay.hold(fetch(2, 5) + request(3, 0, 3))
         async with handing_over(relay) as (handing, to):
-            await broker.expect(fetch(2, 5) + request(3, 0, 3))
+            await broker.expect(fetch(2, 5))
             assert to.throttle.told("plan")
             assert client.has_nothing()
+            await broker.send(fetch_response(2))
+            await broker.expect(request(3, 0, 3))
         assert handing.told == [HandedOver(fetch(2, 5) + request(3, 0, 3))]
 
 

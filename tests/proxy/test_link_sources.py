@@ -50,7 +50,7 @@ async def test_stranger_found_is_planned_as_one_until_it_is_known() -> None:
         assert len(relay.throttle.told("plan")) == len(relay.throttle.told("settle")) == 3
 
 
-async def test_who_is_judged_anew_while_answers_are_due_is_closed() -> None:
+async def test_who_is_judged_anew_while_an_answer_is_due_is_another_after_that() -> None:
     """Followers have one fetch under way at a time."""
     async with relaying() as relay:
         sources = relay.listener.sources = ReplicaSources(None, MovedClock())
@@ -58,9 +58,10 @@ async def test_who_is_judged_anew_while_answers_are_due_is_closed() -> None:
         sources.learn({5: at("10.0.0.5")})
         assert sources.standing("10.0.0.5", 5) == "replica"
         await client.send(fetch(2, 5))
-        await client.expect_end()
-        await broker.expect_end()
-        assert (relay.stats.relay_errors, relay.stats.throttle_errors) == (0, 0)
+        await broker.send(fetch_response(1))
+        await client.expect(fetch_response(1))
+        await broker.expect(fetch(2, 5))
+        assert relay.throttle.calls[2:5] == [("settle", [b"orders"]), ("close",), ("link", "a stranger")]
 
 
 async def test_fetch_with_another_id_is_planned_as_another_follower() -> None:
@@ -74,12 +75,14 @@ async def test_fetch_with_another_id_is_planned_as_another_follower() -> None:
         assert [call[1] for call in relay.throttle.calls if call[0] == "link"] == [99, 5]
 
 
-async def test_who_takes_another_id_while_answers_are_due_is_closed() -> None:
+async def test_who_takes_another_id_while_an_answer_is_due_is_another_after_that() -> None:
     async with relaying() as relay:
         client, broker = await relay.connect(fetch(1, 99))
         await client.send(fetch(2, 5))
-        await client.expect_end()
-        await broker.expect_end()
+        await broker.send(fetch_response(1))
+        await client.expect(fetch_response(1))
+        await broker.expect(fetch(2, 5))
+        assert relay.throttle.calls[2:5] == [("settle", [b"orders"]), ("close",), ("link", 5)]
 
 
 def at(address: str) -> frozenset[IPAddress]:

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.fakes.relaying import Peer, Relaying, relaying
-from tests.protocol.wire import fetch, fetch_response, response
+from tests.protocol.wire import fetch, fetch_response, request, response
 from weir.protocol import request_topics
 from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch_request import FetchRequest, encode_fetch_request, replica_state_tags
@@ -157,7 +157,7 @@ async def test_fetch_the_throttle_finds_malformed_ends_its_connection(
 ) -> None:
     """The throttle of that connection is closed."""
     async with relaying() as relay:
-        client, broker = await relay.connect(fetch(1, 5))
+        client, broker = await relay.connect(request(3, 0, 1))
         if when == "later plan":
             relay.throttle.decisions.append(Hold(time.monotonic()))
         relay.throttle.decisions.append(MalformedFrame("a partition is named twice", 40))

@@ -216,10 +216,10 @@ async def test_drain_closes_idle_connections_at_once() -> None:
 
 async def test_drain_waits_for_due_responses_and_takes_no_requests() -> None:
     async with relaying() as relay:
-        client, broker = await relay.connect(fetch(1, 5) + request(3, 0, 2))
+        client, broker = await relay.connect(request(3, 0, 1) + fetch(2, 5))
         async with draining(relay, client, broker):
             await client.send(request(18, 0, 3))
-            data = fetch_response(1) + response(2, b"z" * 500_000)
+            data = response(1, b"z" * 500_000) + fetch_response(2)
             await broker.send(data)
             await client.expect(data)
         assert relay.throttle.told("settle") == [("settle", [b"orders"])]

@@ -115,10 +115,16 @@ class Proxied:
             raise Disconnected from None
 
     def _respond(self, request: FetchRequest) -> Response:
-        outcome = at_once(self.fetches.take(ReplicaFetch(request.header, encode_fetch_request(request)[4:])))
-        while isinstance(outcome, outcomes.Wait):
-            self.clock.now = max(outcome.until, self.clock.now + 0.0005)
-            outcome = at_once(outcome.again())
+        deciding = self.fetches.take(ReplicaFetch(request.header, encode_fetch_request(request)[4:]))
+        outcome: outcomes.Outcome | None = None
+        while outcome is None:
+            try:
+                said = next(deciding)
+            except StopIteration as stop:
+                outcome = stop.value
+            else:
+                if said is not None:
+                    self.clock.now = max(said.until, self.clock.now + 0.0005)
         if isinstance(outcome, outcomes.Reply):
             assert outcome.pending.answer is not None
             return scan(request.header.api_version, outcome.pending.answer)
