@@ -15,6 +15,7 @@ from weir.proxy.relay.open_link import OpenLink, Sender
 from weir.proxy.relay.pump import BLOCKED, STOPPED, UNTAKEN, Pump
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.transport import Transport
+from weir.proxy.relay.turn_budget import TurnBudget
 
 _AT_ONCE_SECONDS: Final = 0.0002  # while no other connection waits, more frames are taken for this long
 _SMALL_FRAME: Final = 1024  # bytes: larger frames never wait, as they cost no more than moving them
@@ -27,7 +28,7 @@ class Direction(Pump):
     waiting. So what is left waits in one line with that of all similar connections. Meanwhile nothing is read.
     """
 
-    __slots__ = ("_core", "_is_in_line", "_link", "_sender", "_stream", "counted", "rest")
+    __slots__ = ("_core", "_is_in_line", "_link", "_sender", "_soon", "_stream", "counted", "rest")
 
     def __init__(
         self, link: OpenLink, core: Connection, sender: Sender, side: Side, source: Transport, target: Transport
@@ -40,6 +41,7 @@ class Direction(Pump):
         self.counted = side.stats.clients_bytes
         """Where all bytes read are added."""
         self._stream: RequestStream | ResponseStream = core.requests if sender == "client" else core.responses
+        self._soon = side.held.turns
         self._is_in_line = False
         self.rest = memoryview(b"")
         """What waits to be taken: it begins with a frame, or with what follows the start of a request that is held."""
@@ -86,10 +88,13 @@ class Direction(Pump):
         self.go_on()
 
     def go_on(self) -> None:
-        """Get in line with the bytes that wait, unless something else has to happen first."""
+        """Have the bytes taken soon that wait, unless something else has to happen first."""
+        self._get_in(self._soon)
+
+    def _get_in(self, line: TurnBudget) -> None:
         if self.rest and not self._is_in_line and self._may_take:
             self._is_in_line = True
-            self._turns.add(self._take_next)
+            line.add(self._take_next)
 
     def begin_with(self, unread: bytes) -> None:
         """Take these bytes before any that are read."""
@@ -129,7 +134,7 @@ class Direction(Pump):
         if at < size:
             self.rest = memoryview(bytes(view[at:]))
             self.pause(UNTAKEN)
-            self.go_on()
+            self._get_in(self._turns)
 
     def _take_next(self) -> None:
         self._is_in_line = False
@@ -142,7 +147,7 @@ class Direction(Pump):
             return
         self.flush()
         if self.rest:
-            self.go_on()
+            self._get_in(self._turns)
         else:
             self.resume(UNTAKEN)
         self._link.carry_out()
