@@ -23,7 +23,7 @@ from weir.protocol.request_events import (
     Undecoded,
 )
 from weir.protocol.request_stream import RequestStream
-from weir.protocol.response_scanner import Buffer
+from weir.protocol.response_scanner import Buffer, FetchResponseScanner
 from weir.protocol.response_stream import Pending, ResponseStream
 from weir.protocol.sasl_answer import SaslAnswer
 from weir.protocol.steps import Steps
@@ -62,9 +62,8 @@ class Connection:
     requests: RequestStream
     responses: ResponseStream = field(default_factory=ResponseStream)
     phase: Phase = "open"
-    client_ended: bool = False
-    """Whether the client has sent its last byte."""
-    upstream_ended: bool = False
+    ended: set[Sender] = field(default_factory=set)
+    """The peers that have sent their last byte."""
 
     # What the caller has to do
     to_upstream: list[Buffer] = field(default_factory=list)
@@ -103,11 +102,9 @@ class Connection:
         """
         if self.phase == "lingering":
             return sender == "client"
-        if self.phase == "closed" or self.is_working:
+        if self.phase == "closed" or self.is_working or sender in self.ended:
             return False
-        if sender == "upstream":
-            return not self.upstream_ended
-        return not self.client_ended and self.hold is None and (self.phase == "open" or self.missing > 0)
+        return sender == "upstream" or (self.hold is None and (self.phase == "open" or self.missing > 0))
 
     @property
     def is_working(self) -> bool:
@@ -155,11 +152,6 @@ class Connection:
             return self.responses.opaque
         return self.requests.at_boundary and not self.responses.pending
 
-    @property
-    def ends(self) -> int:
-        """How many of the peers have sent their last byte."""
-        return self.client_ended + self.upstream_ended
-
     def next_is_large(self, sender: Sender, is_bulk: bool) -> bool:
         """Return whether a large buffer is worth it for a peer's next read. `is_bulk`: the last had large frames."""
         stream: RequestStream | ResponseStream = self.requests
@@ -204,8 +196,9 @@ class Connection:
                 self.fetches.answer_begins()
             if responses.completed:
                 completed, responses.completed = responses.completed, []
-                if (settling := self.fetches.settle(completed)) is not None:
-                    self._begin(settling)
+                for observer in completed:  # at most one is a replica's fetch's, as no other is under way
+                    if isinstance(observer, FetchResponseScanner):
+                        self._begin(self.fetches.settle(observer))
             return taken
         for event in self.requests.receive(view, most):
             if (work := self._take_event(event)) is not None:
@@ -229,12 +222,9 @@ class Connection:
                 self.hold = said
                 self._close_if_over()
 
-    def ended(self, sender: Sender) -> None:
+    def end(self, sender: Sender) -> None:
         """Note that a peer has sent its last byte, and that the other one was told."""
-        if sender == "client":
-            self.client_ended = True
-        else:
-            self.upstream_ended = True
+        self.ended.add(sender)
         self._close_if_over()
 
     # The end
@@ -284,7 +274,7 @@ class Connection:
 
     def _close_if_over(self) -> None:
         """Close where nothing can follow: nobody waits for a held request, or nobody would answer it."""
-        if self.ends == 2 or (self.ends and (self.hold is not None or self.phase != "open")):
+        if len(self.ended) == 2 or (self.ended and (self.hold is not None or self.phase != "open")):
             self.phase = "closed"
 
     def _drop_work(self) -> None:
@@ -328,11 +318,11 @@ class Connection:
                     return self._decide(event, outcome)
                 self._carry_out(outcome, event)
             case Undecoded(reason, api_version, _):
-                self.fetches.passes(event)
+                self.fetches.side.passes(event, self.fetches.host)
                 if reason != "fetch_version":
                     self.fetches.passed_undecoded(api_version)
             case BecameOpaque(reason):
-                self.fetches.passes(event)
+                self.fetches.side.passes(event, self.fetches.host)
                 self.opaque_reason = reason
                 self.asked = False
                 self.responses.become_opaque()

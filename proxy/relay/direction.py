@@ -70,7 +70,7 @@ class Direction(Pump):
 
     def ended(self) -> None:
         """Note that one end has sent its last byte, and that the other end was told."""
-        self._core.ended(self._sender)
+        self._core.end(self._sender)
         self._link.carry_out()
 
     def failed(self, error: Exception) -> None:

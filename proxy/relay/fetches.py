@@ -6,8 +6,8 @@ The throttle plans each of them, and this module turns the plan into an outcome.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Final, cast
 
 from weir.lag.broker_ids import NO_BROKER
@@ -15,10 +15,10 @@ from weir.protocol.errors import ProtocolError, TooMany
 from weir.protocol.fetch_request import FetchRequest, check_replica_fetch, decode_fetch_request, encoding_steps
 from weir.protocol.fetch_session import FIRST_SESSION_VERSION
 from weir.protocol.header import SIZE
-from weir.protocol.request_events import BecameOpaque, ReplicaFetch, Undecoded
+from weir.protocol.request_events import ReplicaFetch
 from weir.protocol.request_stream import decodes_replicas
 from weir.protocol.response_scanner import FetchResponseScanner
-from weir.protocol.response_stream import Pending, ResponseObserver
+from weir.protocol.response_stream import Pending
 from weir.protocol.steps import Steps
 from weir.proxy.log import innermost_frame
 from weir.proxy.relay.outcomes import Outcome, Reply, Send, Wait, Waiting
@@ -76,8 +76,6 @@ class ReplicaFetches:
     """Whether all further fetches of the connection pass."""
     session_end: float = math.inf
     """Until when a request may be held (clock seconds): shortly before the broker takes no more of them."""
-    ended: list[LinkThrottle] = field(default_factory=list)
-    """What is to be freed in steps. Whoever does that takes it out."""
     throttle: LinkThrottle | None = None
     _client: Hashable = None
     _sender: tuple[int, bool] = (NO_BROKER, False)  # of the last fetch: its replica_id, and whether it is a stranger
@@ -114,10 +112,6 @@ class ReplicaFetches:
         except (TooMany, TooManyPartitions) as error:
             return self._pass_from_now_on(event, error)
 
-    def passes(self, event: Undecoded | BecameOpaque) -> None:
-        """Report what is not decoded."""
-        self.side.passes(event, self.host)
-
     def passed_undecoded(self, api_version: int) -> None:
         """Note that a fetch, perhaps the follower's, passes undecoded: it is too large, or could not be decoded.
 
@@ -137,17 +131,8 @@ class ReplicaFetches:
         if self.throttle is not None:
             self.throttle.answer_begins()
 
-    def settle(self, observers: Sequence[ResponseObserver]) -> Steps[None] | None:
-        """Tell the throttle about the response to the fetch, if it is among those that passed whole; None: it is not.
-
-        Budget may have flowed back then.
-        """
-        for observer in observers:
-            if isinstance(observer, FetchResponseScanner):
-                return self._settle(observer)
-        return None
-
-    def _settle(self, scanner: FetchResponseScanner) -> Steps[None]:
+    def settle(self, scanner: FetchResponseScanner) -> Steps[None]:
+        """Tell the throttle about the answer, which has passed whole. Budget may have flowed back then."""
         self.is_under_way = False
         try:
             if self.throttle is not None:
@@ -163,7 +148,7 @@ class ReplicaFetches:
             return
         try:
             throttle.close()
-            self.ended.append(throttle)
+            self.side.turns.add_steps(throttle.free_steps())
         except Exception as error:  # noqa: BLE001 - see the class
             self._report(error)
             try:

@@ -122,8 +122,6 @@ class Link:
         if core.phase == "closed":
             self.close()
             return
-        while core.fetches.ended:
-            self._side.turns.add_steps(core.fetches.ended.pop().free_steps())
         if core.phase == "draining":
             self._take_no_more()
             self._loop.call_soon(self._finish_if_idle)  # after the bytes that arrived were sent
@@ -198,7 +196,7 @@ class Link:
         self._state = core.state
         self.from_client.follow()
         self.from_upstream.follow()
-        if core.ends and self._end_timer is None:
+        if core.ended and self._end_timer is None:
             self._watch_half_closed()
 
     def _see_whose(self) -> None:
@@ -265,8 +263,6 @@ class Link:
         self.connection.close()
         self._hold = None
         self._side.held.wait(self, None)
-        while self.connection.fetches.ended:
-            self._side.turns.add_steps(self.connection.fetches.ended.pop().free_steps())
         self._side.held.wake_soon()
         self._side.fetch_memory.drop(self)
         self.on_close(self)
@@ -296,7 +292,7 @@ class Link:
         core = self.connection
         if core.phase != "draining" or not core.is_idle:
             return
-        if self._give is not None and not core.ends and len(self._unread) <= MOST_CARRIED:
+        if self._give is not None and not core.ended and len(self._unread) <= MOST_CARRIED:
             self.from_client.close()
             self.from_upstream.close()
             standing = GateState() if core.gate is None else core.gate.standing(sends=bool(self._unread))
@@ -306,7 +302,7 @@ class Link:
         if core.requests.opaque:
             return  # only the peers know whether something is in flight
         core.linger()
-        if core.client_ended:
+        if "client" in core.ended:
             self.close()
             return
         self.from_client.close()

@@ -26,6 +26,7 @@ from weir.proxy.relay.listener import Listener, Upstream
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stand_in import stand_ins
 from weir.proxy.relay.stats import RelayStats
+from weir.proxy.relay.turn_budget import TurnBudget
 from weir.proxy.tls.live_keys import TlsClient, TlsServer
 from weir.proxy.tls_workers.pool import TlsWorkers
 from weir.quota.fetch.decisions import Decision, Forward, Hold
@@ -236,6 +237,14 @@ class ScriptedThrottle:
     def told(self, name: str) -> list[tuple[Any, ...]]:
         """The calls of one method."""
         return [call for call in self.calls if call[0] == name]
+
+
+class AtOnce(TurnBudget):
+    """Does work as it comes, without a loop."""
+
+    def add(self, work: Callable[[], None]) -> None:
+        """Do it."""
+        work()
 
 
 class LogLines(logging.Handler):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fakes.relaying import Scripted, ScriptedThrottle
+from tests.fakes.relaying import AtOnce, Scripted, ScriptedThrottle
 from tests.protocol.wire import fetch, fetch_response, request, response
 from weir.protocol.request_stream import RequestStream
 from weir.protocol.response_scanner import Expected
@@ -31,7 +31,7 @@ class Talk:
     def __init__(self, *decisions: Scripted) -> None:
         self.throttle = ScriptedThrottle()
         self.throttle.decisions.extend(decisions)
-        side = Side(cast(Throttle, self.throttle), RelayStats("leader"), EventLog("tests.requests"))
+        side = Side(cast(Throttle, self.throttle), RelayStats("leader"), EventLog("tests.requests"), turns=AtOnce())
         fetches = ReplicaFetches(side, 5)
         self.core = Connection(fetches, RequestStream(2**20, fetches.decodes))
         self.number = 0
@@ -81,7 +81,7 @@ class Talk:
                 self.sent()
                 self.answer(fetch_response(number) if first.observer else response(number))
             case "client ends" | "upstream ends":
-                core.ended("client" if what == "client ends" else "upstream")
+                core.end("client" if what == "client ends" else "upstream")
             case "drain":
                 core.drain()
                 core.give_up_held()
@@ -197,8 +197,7 @@ def test_whatever_happens_a_core_goes_one_way(happens: list[Does]) -> None:
         assert core.hold is None or not core.takes("client")
         assert not core.is_working or talk.permits() == "----"
         if core.hold is not None and core.phase != "closed":
-            assert not core.client_ended
-            assert not core.upstream_ended
+            assert not core.ended
     core.close()
     assert (core.hold, core.work, talk.permits()) == (None, None, "----")
 
@@ -269,7 +268,7 @@ def test_nothing_is_taken_behind_a_fetch_before_its_answer_has_gone() -> None:
 
 def test_a_fetch_that_is_held_for_nobody_closes_the_link() -> None:
     talk = Talk(Hold(7.0))
-    talk.core.ended("client")
+    talk.core.end("client")
     talk.ask(fetch(1, 5) + request(3, 0, 2))
     assert talk.core.phase == "closed"
     assert talk.sent() == (b"", b"")

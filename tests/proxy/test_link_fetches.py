@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from tests.fakes.links import FakeLink, waits_for_budget
-from tests.fakes.relaying import Scripted, ScriptedThrottle, relaying
+from tests.fakes.relaying import AtOnce, Scripted, ScriptedThrottle, relaying
 from tests.protocol.wire import fetch, fetch_response, request, response
 from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch_request import FetchRequest, decode_fetch_request
@@ -402,7 +402,9 @@ class Detached:
 
     def __init__(self, *decisions: Scripted) -> None:
         self.throttle = ScriptedThrottle(deque(decisions))
-        self.relay = Side(cast(Throttle, self.throttle), RelayStats("leader"), EventLog("tests"), clock=lambda: 5.0)
+        self.relay = Side(
+            cast(Throttle, self.throttle), RelayStats("leader"), EventLog("tests"), clock=lambda: 5.0, turns=AtOnce()
+        )
         self.fetches = ReplicaFetches(self.relay, None)
 
     def deciding(self, frame: bytes) -> outcomes.Waiting[Outcome]:

@@ -17,6 +17,7 @@ from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Leader, Log
 from tests.fakes.kafka.wire import scan
 from tests.fakes.lines import line_of
+from tests.fakes.relaying import AtOnce
 from tests.fakes.session_conversation import Response, SessionFollower, SessionLeader, appended_topics
 from weir import lag, quota
 from weir.protocol.fetch_request import FetchRequest, decode_fetch_request, encode_fetch_request
@@ -134,9 +135,7 @@ class Proxied:
         head, topics = self.upstream.respond(decode_fetch_request(outcome.data[4:]))
         scanner.head, scanner.topics = head, topics
         made_up = appended_topics(Forward(request, scanner.expected))
-        settling = self.fetches.settle([scanner])
-        assert settling is not None
-        at_once(settling)
+        at_once(self.fetches.settle(scanner))
         return head if scanner.expected.head_patch is None else scanner.expected.head_patch(head), topics + made_up
 
 
@@ -159,7 +158,7 @@ class Run:
         self.live.fetched(2, 0, self.began_at)  # from now on the follower is in the ISR
         leader = SessionLeader(self.clock, Leader(logs))
         log = EventLog("tests", clock=self.clock)
-        self.relay = Side(self.throttle, RelayStats("leader"), log, clock=self.clock)
+        self.relay = Side(self.throttle, RelayStats("leader"), log, clock=self.clock, turns=AtOnce())
         self.proxied = Proxied(self.clock, self.relay, leader)
         self.follower = SessionFollower(self.clock, self.proxied, dict.fromkeys(logs, 0), self.version)
 
