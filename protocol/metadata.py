@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from weir.protocol.errors import CorrelationMismatch, MalformedFrame
 from weir.protocol.header import API_VERSIONS, SIZE, RequestHeader, encode_request_header
 from weir.protocol.primitives import CLASSIC, COMPACT, NO_TAGS, Encoding
-from weir.protocol.varint import after_tags, read_unsigned_varint
+from weir.protocol.varint import read_unsigned_varint
 
 METADATA: Final = 3
 
@@ -135,55 +135,43 @@ def decode_cluster(
     It may be large. Raises CorrelationMismatch, and MalformedFrame as late as the fault is reached, perhaps after some
     topics.
     """
-    if version <= LAST_CLASSIC_METADATA:
-        head, count, at = _read_head(frame, version, correlation_id, CLASSIC)
-        return head, _classic_topics(frame, version, count, at, wanted)
-    head, count, at = _read_head(frame, version, correlation_id, COMPACT)
-    return head, _topics(frame, version, count, at, wanted)
+    encoding: Encoding = CLASSIC if version <= LAST_CLASSIC_METADATA else COMPACT
+    head, count, at = _read_head(frame, version, correlation_id, encoding)
+    return head, _topics(frame, version, count, at, wanted, encoding)
 
 
 def _topics(
-    frame: bytes, version: int, count: int, at: int, wanted: Container[bytes]
+    frame: bytes, version: int, count: int, at: int, wanted: Container[bytes], encoding: Encoding
 ) -> Iterator[MetadataTopic | MetadataPartition]:
-    for _ in range(count):
-        topic, at = _read_topic(frame, at)
-        if topic.name is None or topic.name not in wanted:
-            at = _after_topic(frame, _after_partitions(frame, at))
-            yield topic
-            continue
-        yield topic
-        partitions, at = COMPACT.read_count(frame, at, _SMALLEST_PARTITION)
-        for _ in range(partitions):
-            error_code, number, leader = _read_partition_head(frame, at, _PARTITION_HEAD)
-            replicas, at = _read_node_ids(frame, at + _PARTITION_HEAD, COMPACT)
-            in_sync, at = _read_node_ids(frame, at, COMPACT)
-            _, at = _read_node_ids(frame, at, COMPACT)  # offline_replicas
-            at = _after_tags(frame, at)
-            yield MetadataPartition(error_code, number, leader, frozenset(replicas), frozenset(in_sync))
-        at = _after_topic(frame, at)
-    _check_end(frame, version, at)
-
-
-def _classic_topics(
-    frame: bytes, version: int, count: int, at: int, wanted: Container[bytes]
-) -> Iterator[MetadataTopic | MetadataPartition]:
-    # MetadataResponse.json: is_internal from v1 on, offline_replicas from v5 on.
+    # MetadataResponse.json: offline_replicas from v5 on, leader_epoch from v7 on, topic_authorized_operations from v8
+    # on, and those of the cluster up to v10.
+    has_ids = version >= FIRST_METADATA_WITH_IDS
     arrays = 3 if version >= 5 else 2
+    partition_head = _PARTITION_HEAD if has_ids else _CLASSIC_PARTITION_HEAD
+    smallest = _SMALLEST_PARTITION if has_ids else partition_head + 4 * arrays
     for _ in range(count):
         error_code = int.from_bytes(frame[at : at + 2], signed=True)
-        name, at = CLASSIC.read_string(frame, at + 2)
-        yield MetadataTopic(error_code, name, NO_ID)
-        is_wanted = name in wanted
-        partitions, at = CLASSIC.read_count(frame, at + 1, _CLASSIC_PARTITION_HEAD + 4 * arrays)
+        name, at = _read_nullable_string(frame, at + 2, encoding)
+        topic_id, at = (frame[at : at + ID_SIZE], at + ID_SIZE) if has_ids else (NO_ID, at)
+        yield MetadataTopic(error_code, name, topic_id)
+        partitions, at = encoding.read_count(frame, at + 1, smallest)  # is_internal is before it
+        if has_ids and name not in wanted:
+            at, partitions = _after_partitions(frame, at, partitions), 0
         for _ in range(partitions):
-            error_code, number, leader = _read_partition_head(frame, at, _CLASSIC_PARTITION_HEAD)
-            at += _CLASSIC_PARTITION_HEAD
-            found = []
+            if at + partition_head > len(frame):
+                raise MalformedFrame("the frame ends within a partition", len(frame))
+            error_code, number, leader = _PARTITION.unpack_from(frame, at)
+            at += partition_head
+            nodes = []
             for _ in range(arrays):
-                nodes, at = _read_node_ids(frame, at, CLASSIC)
-                found.append(nodes)
-            if is_wanted:
-                yield MetadataPartition(error_code, number, leader, frozenset(found[0]), frozenset(found[1]))
+                some, at = encoding.read_count(frame, at, 4)
+                nodes.append(frozenset(struct.unpack_from(f">{some}i", frame, at)))
+                at += 4 * some
+            _, at = encoding.read_tags(frame, at)
+            if name in wanted:
+                yield MetadataPartition(error_code, number, leader, nodes[0], nodes[1])
+        _, at = encoding.read_tags(frame, at + 4 * has_ids)
+    _, at = encoding.read_tags(frame, at + 4 * (has_ids and version <= 10))
     if at != len(frame):
         raise MalformedFrame("bytes are left behind the last field", at)
 
@@ -228,38 +216,7 @@ def _read_head(frame: bytes, version: int, correlation_id: int, encoding: Encodi
     return MetadataHead(tuple(brokers), controller, cluster_id), topics, at
 
 
-def _read_partition_head(frame: bytes, at: int, size: int) -> tuple[int, int, int]:
-    if at + size > len(frame):
-        raise MalformedFrame("the frame ends within a partition", len(frame))
-    error_code, number, leader = _PARTITION.unpack_from(frame, at)
-    return error_code, number, leader
-
-
-def _read_topic(frame: bytes, at: int) -> tuple[MetadataTopic, int]:
-    """Read the part of a topic before its partitions."""
-    error_code = int.from_bytes(frame[at : at + 2], signed=True)
-    name, at = _read_nullable_string(frame, at + 2, COMPACT)
-    return MetadataTopic(error_code, name, frame[at : at + ID_SIZE]), at + ID_SIZE + 1  # is_internal
-
-
-def _after_topic(frame: bytes, at: int) -> int:
-    return _after_tags(frame, at + 4)  # topic_authorized_operations
-
-
-def _check_end(frame: bytes, version: int, at: int) -> None:
-    if version <= 10:
-        at += 4  # cluster_authorized_operations
-    if _after_tags(frame, at) != len(frame):
-        raise MalformedFrame("bytes are left behind the last field", at)
-
-
-def _read_node_ids(frame: bytes, at: int, encoding: Encoding) -> tuple[tuple[int, ...], int]:
-    count, at = encoding.read_count(frame, at, 4)
-    return struct.unpack_from(f">{count}i", frame, at), at + 4 * count
-
-
-def _after_partitions(frame: bytes, at: int) -> int:
-    count, at = COMPACT.read_count(frame, at, _SMALLEST_PARTITION)
+def _after_partitions(frame: bytes, at: int, count: int) -> int:
     end = len(frame)
     for _ in range(count):
         at += _PARTITION_HEAD
@@ -269,12 +226,8 @@ def _after_partitions(frame: bytes, at: int) -> int:
             else:
                 count_and_one, at = read_unsigned_varint(frame, at)
             at += 4 * max(count_and_one - 1, 0)
-        at = at + 1 if at < end and not frame[at] else _after_tags(frame, at)
+        if at < end and not frame[at]:
+            at += 1
+        else:
+            _, at = COMPACT.read_tags(frame, at)
     return at
-
-
-def _after_tags(frame: bytes, at: int) -> int:
-    end = after_tags(frame, at)
-    if end > len(frame):
-        raise MalformedFrame(f"the frame ends within the field at byte {at}", len(frame))
-    return end
