@@ -121,12 +121,9 @@ class Connection:
         pending = self.responses.pending
         if not pending:
             return bool(self.to_client)
-        return self.fetches.is_under_way or pending[-1].answer is not None or len(pending) > MOST_PENDING
-
-    @property
-    def state(self) -> tuple[bool, ...]:
-        """What each peer's bytes may do: the client's be taken and read, the broker's be taken and read."""
-        return self.takes("client"), self.reads("client"), self.takes("upstream"), self.reads("upstream")
+        last = pending[-1]
+        is_own = last.answer is not None or isinstance(last.observer, FetchResponseScanner)
+        return is_own or len(pending) > MOST_PENDING
 
     @property
     def missing(self) -> float:

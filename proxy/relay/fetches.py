@@ -70,8 +70,6 @@ class ReplicaFetches:
     host: str = ""
     is_replicas: bool = False
     """Whether a fetch of a replica, or of a stranger who claims to be one, has come."""
-    is_under_way: bool = False
-    """Whether a fetch was planned and forwarded, and is not answered yet."""
     is_released: bool = False
     """Whether all further fetches of the connection pass."""
     session_end: float = math.inf
@@ -79,7 +77,6 @@ class ReplicaFetches:
     throttle: LinkThrottle | None = None
     _client: Hashable = None
     _sender: tuple[int, bool] = (NO_BROKER, False)  # of the last fetch: its replica_id, and whether it is a stranger
-    _known_as: tuple[int, bool] = (NO_BROKER, False)  # the sender that `throttle` is for
     _spared_until: float = -math.inf  # clock seconds
 
     def decodes(self, replica_id: int, api_version: int) -> bool:
@@ -92,7 +89,10 @@ class ReplicaFetches:
             stats.passthrough["not_a_replica"] += 1
             self.side.log.fault("not_a_replica", self.host, side=stats.side, replica_id=replica_id)
             return False
-        self.is_replicas, self._sender = True, (replica_id, standing == "stranger")
+        self.is_replicas, sender = True, (replica_id, standing == "stranger")
+        if sender != self._sender:
+            self.close()  # with the next one its follower begins a new session
+            self._sender = sender
         if standing == "stranger":
             stats.stranger_fetches += 1
             effect = "it is throttled, and takes turns with all strangers together"
@@ -133,7 +133,6 @@ class ReplicaFetches:
 
     def settle(self, scanner: FetchResponseScanner) -> Steps[None]:
         """Tell the throttle about the answer, which has passed whole. Budget may have flowed back then."""
-        self.is_under_way = False
         try:
             if self.throttle is not None:
                 yield from self.throttle.settle_steps(scanner.topics, scanner.head)
@@ -185,16 +184,14 @@ class ReplicaFetches:
             raise  # closing the connection gives back what it had reserved
         except Exception as error:
             raise self.failed(error) from error
-        self.is_under_way = True
         return Send(data, Pending(header.correlation_id, scanner), decision.is_granted)
 
     def _throttle_of(self, request: FetchRequest) -> LinkThrottle:
-        """Return what decides about a fetch that has arrived: another one where it has another sender."""
+        """Return what decides about a fetch that has arrived."""
         side = self.side
-        if self._sender != self._known_as or -math.inf < self._spared_until <= side.clock():
-            self.close()  # with the next one its follower begins a new session
+        if -math.inf < self._spared_until <= side.clock():
+            self.close()
         if self.throttle is None:
-            self._known_as = self._sender
             _, is_stranger = self._sender
             self._client = self.host, request.replica_id if self.peer is None else self.peer
             self._spared_until = side.throttle_faults.spared_until(self._client)

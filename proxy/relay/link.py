@@ -69,7 +69,6 @@ class Link:
     """Whether its bytes are understood, and none was a replica's fetch: its bytes count as a client's until then."""
     _passage: Passage = field(init=False)
     _hold: Wait | None = field(init=False, default=None)  # as last carried out
-    _state: tuple[bool, ...] = field(init=False)  # the same
     _works_later: bool = field(init=False, default=False)
     _gone_since: float | None = field(init=False, default=None)
     """When a client was found gone while a request of it was held."""
@@ -88,16 +87,14 @@ class Link:
         self.from_upstream = Direction(self, core, "upstream", side, self._upstream, self._client)
         self._passage = Passage(self._loop, self._let_pass, self.from_upstream, self._client)
         self.from_upstream.held_back = self._passage.held_back
-        self._state = core.state
         self.use_gate()
 
     def start(self, before: HandedOver | None = None) -> None:
         """Begin to move bytes. `before`: it was another process's until now."""
         if before is not None:
             self.connection.go_on_from(before)
-            self._see_whose()
             self.from_client.begin_with(before.unread)
-        self._follow()
+        self.carry_out()
 
     def use_gate(self) -> None:
         """Have a gate from the next request on, if the side has gates."""
@@ -133,9 +130,11 @@ class Link:
         elif core.hold is not self._hold:
             self._hold = core.hold
             self._side.held.wait(self, self._hold)
-        if core.state != self._state and not self._has_ended:  # it may just have been evicted
-            self._follow()
-        self.from_client.go_on()
+        if not self._has_ended:  # it may just have been evicted
+            self.from_client.follow()
+            self.from_upstream.follow()
+            if core.ended and self._end_timer is None:
+                self._watch_half_closed()
 
     def _go_on(self) -> None:
         """Have more of the core's work done, or the held request decided about again."""
@@ -189,15 +188,6 @@ class Link:
             memory.keep(self, half=half, whole=self._kept[1], is_new=self._kept[2] != before[2])
             if half:
                 memory.watch(self._loop)
-
-    def _follow(self) -> None:
-        """Read and take of both peers, or not, as the core's state says now."""
-        core = self.connection
-        self._state = core.state
-        self.from_client.follow()
-        self.from_upstream.follow()
-        if core.ended and self._end_timer is None:
-            self._watch_half_closed()
 
     def _see_whose(self) -> None:
         core, stats = self.connection, self._side.stats
