@@ -1,7 +1,10 @@
-"""The core of a link: what becomes of its peers' bytes. It reads and sends nothing, and has no loop and no clock.
+"""The core of a link: what becomes of its peers' bytes. It reads and sends nothing, and has no loop.
 
 `Connection.receive` takes what the peers have sent, in order. What is to be sent for it stands in `to_upstream` and
 `to_client`. Whatever else is to be done stands in attributes, at which `Link` looks after each call.
+
+What takes long, or has to wait, is one generator: it decides about a request, or settles an answer. Never both: nothing
+is taken behind a replica's fetch before its answer has gone.
 """
 
 from __future__ import annotations
@@ -72,7 +75,7 @@ class Connection:
     work: Waiting[None] | Steps[None] | None = None
     """What is begun and not done: call `go_on`, when others had their turn. Until then no byte of the link is taken."""
     hold: Wait | None = None
-    """What the request waits for that `work` decides about: call `go_on` then. All later requests wait with it."""
+    """What the held request waits for: call `go_on` then. All later requests wait with it."""
     asked: bool | None = None
     """Whether bytes of a quota may come with the next answer. None: nothing was asked since the caller has looked."""
 
@@ -80,7 +83,8 @@ class Connection:
     opaque_reason: OpaqueReason | None = None
     """Why its bytes are not understood any more; None while they are."""
     gate: RequestGate | None = None
-    _decided: ReplicaFetch | RequestBegins | None = None  # the request that `work` decides about
+    _deciding: Waiting[None] | Steps[None] | None = None  # what goes on then; there is no other work meanwhile
+    _decided: ReplicaFetch | RequestBegins | None = None  # the request that is held or decided about
     _discarded: float = 0  # bytes still to come that do not go to the broker
     _passing: PassOn = _PLAIN  # what was decided about the next request that passes
     _watcher: RequestWatcher | None = None  # of the request that passes now
@@ -91,9 +95,9 @@ class Connection:
         """Return whether bytes of a peer that were read may be received now."""
         if self.phase == "closed" or self.phase == "lingering":
             return False
-        if sender == "upstream":
-            return not self.is_working
-        return self.work is None and not self.is_crowded
+        if self.work is not None or sender == "upstream":
+            return self.work is None
+        return self.hold is None and not self.is_crowded
 
     def reads(self, sender: Sender) -> bool:
         """Return whether more is to be read from a peer. While draining that is the rest of the request under way.
@@ -102,14 +106,9 @@ class Connection:
         """
         if self.phase == "lingering":
             return sender == "client"
-        if self.phase == "closed" or self.is_working or sender in self.ended:
+        if self.phase == "closed" or self.work is not None or sender in self.ended:
             return False
         return sender == "upstream" or (self.hold is None and (self.phase == "open" or self.missing > 0))
-
-    @property
-    def is_working(self) -> bool:
-        """Whether there is work that only needs another turn."""
-        return self.work is not None and self.hold is None
 
     @property
     def is_crowded(self) -> bool:
@@ -206,18 +205,19 @@ class Connection:
 
     def go_on(self) -> None:
         """Do more of the work, or decide about the held request again. If it goes, later ones may follow."""
-        work, self.work, self.hold = self.work, None, None
+        work = self.work or self._deciding
+        self.work = self.hold = self._deciding = None
         if work is not None:
             self._begin(work)
 
     def _begin(self, work: Waiting[None] | Steps[None]) -> None:
         """Do the first slice of it. Where it is not done then, nothing but `go_on` goes on."""
         said = run_slice(work)
-        if said is not True and self.phase != "closed":
+        if isinstance(said, Wait) and self.phase != "closed":
+            self.hold, self._deciding = said, work
+            self._close_if_over()
+        elif said is None and self.phase != "closed":
             self.work = work
-            if isinstance(said, Wait):
-                self.hold = said
-                self._close_if_over()
 
     def end(self, sender: Sender) -> None:
         """Note that a peer has sent its last byte, and that the other one was told."""
@@ -275,9 +275,9 @@ class Connection:
             self.phase = "closed"
 
     def _drop_work(self) -> None:
-        if self.work is not None:
-            self.work.close()
-        self.work = self.hold = self._decided = None
+        if (work := self.work or self._deciding) is not None:
+            work.close()
+        self.work = self.hold = self._deciding = self._decided = None
         if self.gate is not None:
             self.gate.gone()
 

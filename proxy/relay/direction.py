@@ -65,7 +65,6 @@ class Direction(Pump):
 
     def unblocked(self) -> None:
         """Take what was received meanwhile, now that the target takes bytes again."""
-        self.go_on()
         self._link.carry_out()
 
     def ended(self) -> None:
@@ -81,18 +80,16 @@ class Direction(Pump):
 
     def follow(self) -> None:
         """Read and take, or not, as the core's state says now."""
-        if self._core.reads(self._sender):
-            self.resume(STOPPED)
-        else:
+        if not self._core.reads(self._sender):
             self.pause(STOPPED)
-        self.go_on()
-
-    def go_on(self) -> None:
-        """Have the bytes taken soon that wait, unless something else has to happen first."""
-        self._get_in(self._soon)
+        elif self.is_paused(STOPPED):
+            self.resume(STOPPED)
+        if self.rest:
+            self._get_in(self._soon)
 
     def _get_in(self, line: TurnBudget) -> None:
-        if self.rest and not self._is_in_line and self._may_take:
+        """Have the bytes taken that wait, unless something else has to happen first."""
+        if not self._is_in_line and self._may_take:
             self._is_in_line = True
             line.add(self._take_next)
 

@@ -123,7 +123,7 @@ class Link:
             self._take_no_more()
             self._loop.call_soon(self._finish_if_idle)  # after the bytes that arrived were sent
         self._note_kept()
-        if core.is_working:
+        if core.work is not None:
             if not self._works_later:
                 self._works_later = True
                 self._side.turns.add(self._go_on)
@@ -140,8 +140,6 @@ class Link:
         """Have more of the core's work done, or the held request decided about again."""
         core = self.connection
         self._works_later = False
-        if core.work is None:
-            return
         try:
             core.go_on()
             self.from_client.flush()
@@ -269,7 +267,7 @@ class Link:
         A held request counts as not taken.
         """
         core = self.connection
-        if core.requests.opaque or core.is_working:
+        if core.requests.opaque or core.work is not None:
             return  # only the peers know what is in flight on an opaque connection: it goes on until the time is over
         if self._give is not None:
             self._unread += core.held_bytes() + bytes(self.from_client.rest)

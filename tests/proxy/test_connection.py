@@ -109,13 +109,13 @@ class Talk:
             case "upstream ends":
                 return core.reads("upstream")
             case "drain":
-                return core.phase == "open" and not core.is_working
+                return core.phase == "open" and core.work is None
             case "linger":
                 self.sent()
                 return core.phase == "draining" and core.is_idle
             case "work":
-                return core.work is None and core.phase != "lingering"
-        return core.is_working
+                return core.work is None and core.hold is None and core.phase != "lingering"
+        return core.work is not None
 
 
 def _one_step() -> Steps[None]:
@@ -195,7 +195,7 @@ def test_whatever_happens_a_core_goes_one_way(happens: list[Does]) -> None:
             assert core.takes(sender) or not core.reads(sender) or core.phase == "lingering" or core.is_crowded
         assert core.takes("upstream") or not core.takes("client")
         assert core.hold is None or not core.takes("client")
-        assert not core.is_working or talk.permits() == "----"
+        assert core.work is None or talk.permits() == "----"
         if core.hold is not None and core.phase != "closed":
             assert not core.ended
     core.close()
