@@ -69,7 +69,6 @@ class Link:
     """Whether its bytes are understood, and none was a replica's fetch: its bytes count as a client's until then."""
     _passage: Passage = field(init=False)
     _hold: Wait | None = field(init=False, default=None)  # as last carried out
-    _works_later: bool = field(init=False, default=False)
     _gone_since: float | None = field(init=False, default=None)
     """When a client was found gone while a request of it was held."""
     _end_timer: asyncio.TimerHandle | None = field(init=False, default=None)
@@ -124,9 +123,7 @@ class Link:
             self._loop.call_soon(self._finish_if_idle)  # after the bytes that arrived were sent
         self._note_kept()
         if core.work is not None:
-            if not self._works_later:
-                self._works_later = True
-                self._side.turns.add(self._go_on)
+            self._side.turns.add(self._go_on)
         elif core.hold is not self._hold:
             self._hold = core.hold
             self._side.held.wait(self, self._hold)
@@ -138,10 +135,10 @@ class Link:
 
     def _go_on(self) -> None:
         """Have more of the core's work done, or the held request decided about again."""
-        core = self.connection
-        self._works_later = False
+        if self._has_ended:
+            return
         try:
-            core.go_on()
+            self.connection.go_on()
             self.from_client.flush()
         except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
             self.failed(error, "client")  # the throttle reports its own, so only the client's bytes can be the cause

@@ -164,7 +164,6 @@ class HeldFetches:
     clock: Callable[[], float] = time.monotonic
     _links: dict[OpenLink, Any] = field(default_factory=dict)  # those that wait for budget, with their `_holders` names
     _holders: dict[Any, OpenLink] = field(default_factory=dict)  # by the name that `next_in_line` has for each
-    _due: dict[OpenLink, None] = field(default_factory=dict)
     _timers: dict[OpenLink, asyncio.TimerHandle] = field(default_factory=dict)
     _wake: asyncio.Handle | None = None
     _woken_at: float = -math.inf
@@ -180,7 +179,7 @@ class HeldFetches:
         if (timer := self._timers.pop(link, None)) is not None:
             timer.cancel()
         if hold is None:
-            self._due.pop(link, None)
+            self.turns.drop(link.replan)
             if link in self._links:
                 self._holders.pop(self._links.pop(link), None)
                 self.wake_soon()  # it went, so the next in line may find budget too
@@ -225,12 +224,4 @@ class HeldFetches:
     def wake(self, links: Iterable[OpenLink]) -> None:
         """Plan these again in this order, a few in each turn of the loop. One that is due already keeps its place."""
         for link in links:
-            if link not in self._due:
-                self._due[link] = None
-                self.turns.add(self._plan_next)
-
-    def _plan_next(self) -> None:
-        for link in self._due:
-            del self._due[link]
-            link.replan()
-            return
+            self.turns.add(link.replan)

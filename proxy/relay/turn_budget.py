@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,7 +41,7 @@ class TurnBudget:
     seconds: float = TURN_SECONDS
     pause: float = 0.0
     clock: Callable[[], float] = time.perf_counter
-    _line: deque[Callable[[], None]] = field(default_factory=deque)
+    _line: OrderedDict[Callable[[], None], None] = field(default_factory=OrderedDict)
     _next: asyncio.Handle | None = None
     _pauses_until: float = -math.inf
 
@@ -54,10 +54,14 @@ class TurnBudget:
         return bool(self._line) or self.clock() < self._pauses_until
 
     def add(self, work: Callable[[], None]) -> None:
-        """Put one piece of work at the end of the line. It may add another one when it runs."""
-        self._line.append(work)
+        """Put one piece of work at the end of the line, if it is not in line. It may add another one when it runs."""
+        self._line[work] = None
         if self._next is None:
             self._set_next(self._pauses_until - self.clock() if self.pause else 0.0)
+
+    def drop(self, work: Callable[[], None]) -> None:
+        """Take a piece of work out of the line, if it is there."""
+        self._line.pop(work, None)
 
     def add_steps(self, steps: Steps[None]) -> None:
         """Put work at the end of the line, and what a slice of it leaves at the end again."""
@@ -74,7 +78,8 @@ class TurnBudget:
             self._next = None
         end = self.clock() + self.seconds
         while self._line:
-            self._line.popleft()()
+            work, _ = self._line.popitem(last=False)
+            work()
             if self.clock() >= end:
                 break
         pause = self.pause if len(self._line) <= _LONG_LINE else 0.0
