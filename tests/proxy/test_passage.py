@@ -259,7 +259,7 @@ async def test_link_ends_when_a_follower_is_gone_that_had_sent_its_last_byte() -
         link._passage.begin(is_granted=True)
         await broker.send(response(1, bytes(100_000)))
         client.half_close()
-        await relay.until(lambda: link.connection.client_ended and unacknowledged(link.descriptors[0]))
+        await relay.until(lambda: "client" in link.connection.ended and unacknowledged(link.descriptors[0]))
         client.reset()
         await relay.until(lambda: not relay.listener.links)
 
