@@ -16,9 +16,10 @@ from typing import Final
 
 from weir.protocol.errors import ProtocolError
 from weir.protocol.request_stream import RequestStream
+from weir.protocol.response_scanner import FetchResponseScanner
 from weir.proxy.relay.connection import Connection
 from weir.proxy.relay.direction import Direction
-from weir.proxy.relay.fetches import ReplicaFetches
+from weir.proxy.relay.fetches import ConnectionEnds, ReplicaFetches
 from weir.proxy.relay.open_link import HandedOver, Relayed, Sender, Why
 from weir.proxy.relay.outcomes import GateState, Wait
 from weir.proxy.relay.passage import Passage
@@ -218,7 +219,11 @@ class Link:
 
     def failed(self, error: Exception, sender: Sender) -> None:
         """Close, and log the reason unless a peer simply went away."""
-        if self.connection.phase != "closed":
+        core = self.connection
+        if core.phase != "closed":
+            is_bug = not isinstance(error, (ProtocolError, OSError, ConnectionEnds))
+            if is_bug and sender == "upstream" and isinstance(core.responses.observer, FetchResponseScanner):
+                error = core.fetches.failed(error)  # an answer is changed as the throttle has said
             self.tls_broken = self._side.failed(error, sender, self.client_host, self.upstream_name)
             if isinstance(error, ProtocolError):  # what came before the fault is sent
                 (self.from_client if sender == "client" else self.from_upstream).flush()

@@ -5,7 +5,7 @@ import socket
 import time
 from collections import deque
 from functools import partial
-from typing import cast
+from typing import NoReturn, cast
 
 import pytest
 
@@ -336,13 +336,29 @@ async def test_raising_throttle_ends_the_connection_passing_nothing(when: str) -
         await relay.connect(fetch(1, 5))
 
 
-async def test_often_failing_throttle_leaves_the_link_to_a_spare() -> None:
+def bug(*_: object) -> NoReturn:
+    raise RuntimeError("bug")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        RuntimeError("bug"),
+        lambda asked: Forward(asked, Expected(head_patch=bug)),
+        lambda asked: Forward(asked, Expected(admit=bug)),
+    ],
+    ids=["plan", "head", "admit"],
+)
+async def test_often_failing_throttle_leaves_the_link_to_a_spare(broken: Scripted) -> None:
     """After a while the throttle plans again."""
     async with relaying() as relay:
         for _ in range(FAILURES):
-            relay.throttle.decisions.append(RuntimeError("bug"))
+            relay.throttle.decisions.append(broken)
             client, broker = await relay.connect()
             await client.send(fetch(1, 5))
+            if not isinstance(broken, RuntimeError):
+                await broker.expect(fetch(1, 5))
+                await broker.send(fetch_response(1, topics=((b"t", ((0, 9, b"r" * 50),)),)))
             await client.expect_end()
             await broker.expect_end()
         plans = len(relay.throttle.told("plan"))

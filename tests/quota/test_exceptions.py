@@ -110,7 +110,9 @@ class Proxied:
         """Answer a request, while the clock moves."""
         try:
             return self._respond(request)
-        except (ConnectionEnds, Injected):  # the latter while an answer passes
+        except (ConnectionEnds, Injected) as error:
+            if isinstance(error, Injected):  # while an answer passes
+                self.fetches.failed(error)
             self.fetches.close()
             self.fetches = ReplicaFetches(self.relay, None)
             raise Disconnected from None
