@@ -50,6 +50,8 @@ MOST_FINISHED: Final = 10_000  # replicas whose last turn is remembered; with mo
 PROBE_SECONDS: Final = 10.0  # without a true answer, on the follower's side: a probe may bring a batch there
 FREE_PROBE_SECONDS: Final = 4.0  # the same on the leader's side, where a probe brings no records
 LATE_SECONDS: Final = 0.5  # an answer that begins later has waited at the leader; one that takes longer to come is slow
+SLOW_BROKER_SECONDS: Final = 0.2  # after a later answer beside the broker nothing is set aside for the next one
+"""A busy machine's are seldom later. What is set aside counts until the follower asks again, so it is more exact."""
 AT_ONCE_SECONDS: Final = 0.07  # what an answer that did not wait takes longer than the quickest one
 LONGEST_RIDE_SECONDS: Final = 0.02  # how long a grant waits at the leader for a live record: both come in one answer
 LONGEST_HOLD_SECONDS: Final = 30.0  # a fetch is held no longer: a follower's socket times out after 30 s by default

@@ -20,6 +20,7 @@ from weir.quota.figures import (
     EXPECTED_SECONDS,
     PARTITIONS_PER_STEP,
     PASSING_SECONDS,
+    SLOW_BROKER_SECONDS,
     SLOW_SECONDS,
     TICK_SECONDS,
     WINDOW_SECONDS,
@@ -177,10 +178,10 @@ class Settlement:
             state.live_until = self._now + WINDOW_SECONDS
         began_at = self._now if fetch.answer_began_at is None else fetch.answer_began_at
         waited = began_at - fetch.forwarded_at
-        quickest = 0.0 if state.throttle.takes_out else min(waited, state.distance)
-        if fetch.grants and waited > quickest + AT_ONCE_SECONDS:
+        takes_out, quickest = state.throttle.takes_out, min(waited, state.distance)
+        if fetch.grants and waited > (SLOW_BROKER_SECONDS if takes_out else quickest + AT_ONCE_SECONDS):
             state.made_to_wait_at = self._now
-        state.distance = waited if state.throttle.takes_out else quickest
+        state.distance = waited if takes_out else quickest
         if fetch.grants and (self._waited or self._unthrottled):
             state.answer_seconds = self._now - fetch.forwarded_at
             state.pace, state.most_beside_live = self._pace(), self._most_beside_live()
