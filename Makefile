@@ -120,7 +120,7 @@ OF_BROKERS := -o cache_dir=.cache/pytest-integration -m "$(INTEGRATION)"
 
 # What fails there is run once more by itself: these tests time what brokers do, and several of them share two cores.
 integration: setup
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(OF_BROKERS) || \
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(OF_BROKERS) || \
 	  $(BIN)/pytest --last-failed --last-failed-no-failures none $(OF_BROKERS)
 
 clients: setup
