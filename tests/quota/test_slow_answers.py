@@ -22,7 +22,7 @@ SIZES = [2_000, 25_000, 9_000, 30_000, 14_000]
 def test_one_link_with_slow_answers_has_most_of_the_quota(round_trip: float, least: float, sizes: list[int]) -> None:
     """From 0.2 s on nothing is set aside before an answer begins. One fetch after the other, it then comes all at once.
 
-    So a little less than the quota can be had: of answers that take 0.3 s three fit in a second, and not all of a fourth.
+    So a little less than the quota can be had: of answers of 0.3 s three fit in a second, and not all of a fourth.
     """
     clock = MovedClock()
     logs = {(b"t", partition): Log(sizes * (40_000 // len(sizes))) for partition in range(5)}
