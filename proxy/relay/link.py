@@ -111,8 +111,8 @@ class Link:
         if core.asked is not None:
             throttle = core.fetches.throttle
             is_to_sidecar = throttle is not None and throttle.client_is_sidecar
-            is_late = throttle is not None and throttle.is_late
-            self._passage.begin(is_granted=core.asked, is_late=is_late, is_to_sidecar=is_to_sidecar)
+            is_lent = throttle is not None and throttle.is_lent
+            self._passage.begin(is_granted=core.asked, is_lent=is_lent, is_to_sidecar=is_to_sidecar)
             core.asked = None
         if core.to_client:
             self.from_upstream.flush()

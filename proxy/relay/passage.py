@@ -61,20 +61,20 @@ class Passage:
     _waits_since: float = math.inf  # loop seconds: since when more might be sent if there were room
     _arrived: int = 0  # of all bytes sent, as last told
     _ask_seconds: float = ASK_SECONDS
-    _is_late: bool = False  # whether the answer awaited takes nothing of a quota until it begins
+    _is_lent: bool = False  # whether the answer awaited takes nothing of a quota until it begins
     _timer: asyncio.TimerHandle | None = None
 
-    def begin(self, *, is_granted: bool, is_late: bool = False, is_to_sidecar: bool = False) -> None:
+    def begin(self, *, is_granted: bool, is_lent: bool = False, is_to_sidecar: bool = False) -> None:
         """Note that the client asks for something. `is_granted`: bytes of a quota may come with the answer to it.
 
-        `is_late`: nothing is set aside for them. So none is sent before it is here, and then as there is room.
+        `is_lent`: nothing is set aside for them. So none is sent before it is here, and then as there is room.
         """
-        self._ask_seconds, self._is_late = 0.0 if is_to_sidecar else ASK_SECONDS, is_late
+        self._ask_seconds, self._is_lent = 0.0 if is_to_sidecar else ASK_SECONDS, is_lent
         if is_granted:
             if self._pump.allowed == math.inf:
                 self._takes_back = self._client.keep_unsent(LEAST_BYTES)
             self._arrived = self._pump.sent
-            if is_late:
+            if is_lent:
                 self._sent, self._waits_since = 0, math.inf
                 self.close()
                 self._pump.allow(0)
@@ -90,7 +90,7 @@ class Passage:
 
     def held_back(self) -> None:
         """Note that all has been sent that was allowed, and that there is more."""
-        if self._is_late and not self._sent:
+        if self._is_lent and not self._sent:
             self._since, self._took = self._loop.time(), math.inf
         self._look_in(_FIRST_LOOK_SECONDS)
 
@@ -151,7 +151,7 @@ class Passage:
 
     def _tell(self, on_way: int, more: float, waited: float) -> float:
         """Tell what has arrived. Returns how many of `more` bytes may be sent."""
-        if self._is_slow or self._is_late:
+        if self._is_slow or self._is_lent:
             arrived = self._newly_arrived(on_way)
             return self._let_pass(arrived, on_way + self._pump.allowed, max(0, more), waited)
         arrived = self._newly_arrived(on_way) if self._loop.time() - self._since >= self._ask_seconds else 0

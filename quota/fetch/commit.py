@@ -89,7 +89,7 @@ def _granted(view: FetchView, plan: FetchPlan) -> InFlight:
         parts=plan.parts,
         grants={replica: max(cap, replica.batches.next_size) for replica, cap in plan.grants},
         asks_all=plan.asks_all,
-        is_late=view.ask.is_lent,
+        is_lent=view.ask.is_lent,
         grants_are_first=grants_are_first,
         shares_max_bytes=plan.max_bytes is not None,
     )

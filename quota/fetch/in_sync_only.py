@@ -24,7 +24,7 @@ from weir.quota.topic_names import METADATA_LOG
 class InSyncOnly:
     """Is used as a ReplicaLink is. It keeps no fetch sessions, so each request lists everything."""
 
-    client_is_sidecar = is_late = False  # it grants nothing
+    client_is_sidecar = is_lent = False  # it grants nothing
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -57,9 +57,9 @@ class ReplicaLink(LinkState):
         return self.partitions.is_asked_for_none
 
     @property
-    def is_late(self) -> bool:
+    def is_lent(self) -> bool:
         """Whether nothing is set aside for the answer awaited until it begins."""
-        return self.in_flight is not None and self.in_flight.is_late
+        return self.in_flight is not None and self.in_flight.is_lent
 
     def answer_begins(self) -> None:
         """Note that a part of the answer awaited has come, and not all of it. Only the first time counts."""

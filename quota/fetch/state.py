@@ -161,7 +161,7 @@ class InFlight:
     grants_are_first: bool = False  # whether the grants stand in front of everything else
     shares_max_bytes: bool = False  # whether each grant is for all bytes of the answer, which the leader's side divides
     asks_all: bool = False  # whether it has every partition that waits, so that its answer is true for all
-    is_late: bool = False  # whether nothing is set aside for its answer before that begins
+    is_lent: bool = False  # whether nothing is set aside for its answer before that begins
     is_passed: bool = False  # whether it was forwarded as it came: nothing of it waited
     forwarded_at: float = 0.0  # clock seconds
     answer_began_at: float | None = None  # clock seconds; None while it did not, and where it came in one piece

@@ -111,9 +111,9 @@ class Conversation:
             self.clock.move(self.round_trip)
             _, topics = self.upstream.respond(decision.request)
             topics = take_out(topics, decision)
-            is_late = self.link.is_late
+            is_lent = self.link.is_lent
             self.link.settle(topics)
-            parts = self._pass(passed(topics)) if is_late else []
+            parts = self._pass(passed(topics)) if is_lent else []
             if self.follower.take(passed(topics), self.clock.now) and parts:
                 self.follower.received[-1:] = parts
         else:

@@ -180,7 +180,7 @@ class ScriptedThrottle:
     fail_settle: Exception | None = None
     fail_close: Exception | None = None
     client_is_sidecar: bool = False
-    is_late: bool = False
+    is_lent: bool = False
 
     def link(self, peer: int, *, is_stranger: bool = False) -> ScriptedThrottle:
         """The same object serves all links."""

@@ -71,9 +71,9 @@ async def test_the_passage_is_told_whether_its_client_is_a_sidecar(
     told: list[bool] = []
     begin = Passage.begin
 
-    def begin_told(passage: Passage, *, is_granted: bool, is_late: bool, is_to_sidecar: bool) -> None:
+    def begin_told(passage: Passage, *, is_granted: bool, is_lent: bool, is_to_sidecar: bool) -> None:
         told.append(is_to_sidecar)
-        begin(passage, is_granted=is_granted, is_late=is_late, is_to_sidecar=is_to_sidecar)
+        begin(passage, is_granted=is_granted, is_lent=is_lent, is_to_sidecar=is_to_sidecar)
 
     monkeypatch.setattr(Passage, "begin", begin_told)
     async with relaying() as relay:

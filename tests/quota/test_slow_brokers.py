@@ -111,7 +111,7 @@ class Link:
         now = self._loop.time()
         decision = self._link.plan(request, now - since)
         if isinstance(decision, Forward):
-            self._passage.begin(is_granted=decision.is_granted, is_late=self._link.is_late)
+            self._passage.begin(is_granted=decision.is_granted, is_lent=self._link.is_lent)
             self._loop.call_later(self._read_seconds, lambda: self._read(decision))
         elif isinstance(decision, Hold):
             self._loop.call_later(min(decision.until - now, 0.005), lambda: self._plan(request, since))

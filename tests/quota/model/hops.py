@@ -298,8 +298,8 @@ class Hop:
     def _begin_passage(self, *, is_granted: bool) -> None:
         if self.sidecar.throttle.takes_out and self.chain.stretch.passage is not None:
             is_to_sidecar = self._link is not None and self._link.client_is_sidecar
-            is_late = self._link is not None and self._link.is_late
-            self.chain.stretch.passage.begin(is_granted=is_granted, is_late=is_late, is_to_sidecar=is_to_sidecar)
+            is_lent = self._link is not None and self._link.is_lent
+            self.chain.stretch.passage.begin(is_granted=is_granted, is_lent=is_lent, is_to_sidecar=is_to_sidecar)
 
     def _time_is_over(self, plan_number: int) -> None:
         if self._plan_number == plan_number:
