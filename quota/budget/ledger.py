@@ -276,6 +276,7 @@ class LinkAccounts:
     def __init__(self) -> None:
         self._accounts: dict[StrictLedger, Account] = {}
         self._may_arrive = math.inf  # bytes; the others are held back
+        self.others = 0  # bytes on their way that no ledger holds: they count as arriving before those that one does
 
     def reserve(self, sizes: Mapping[StrictLedger, int]) -> None:
         """Set aside `sizes` for the fetch that is forwarded, beside what is set aside for it already."""
@@ -292,6 +293,7 @@ class LinkAccounts:
 
         With `let_arrive` nothing is held back any more.
         """
+        self.others = 0
         for account in self._accounts.values():
             if account.unconfirmed:
                 account.confirm(account.unconfirmed)
@@ -300,6 +302,8 @@ class LinkAccounts:
 
     def arrive(self, size: int) -> None:
         """Note that `size` bytes have arrived: of what was handed over, else of an answer that has not passed whole."""
+        first = min(size, self.others)
+        self.others, size = self.others - first, size - first
         waiting = [account for account in self._accounts.values() if account.unconfirmed]
         for account in waiting:
             account.confirm(min(account.unconfirmed, size))

@@ -182,14 +182,15 @@ def inclusion(state: LinkState, fetch: InFlight) -> Admit:
 
     def admit(key: bytes, partition: int, size: int) -> Passing:
         topic = state.partitions.topics.get(key)
-        if topic is None or (replica := topic.partitions.get(partition)) is None:
-            return Passing.ALL
-        granted = fetch.grants.get(replica)
-        if granted is None:
-            is_held_back = replica.is_waiting and state.throttle.rules.is_throttling
+        replica = None if topic is None else topic.partitions.get(partition)
+        if replica is None or (granted := fetch.grants.get(replica)) is None:
+            is_held_back = replica is not None and replica.is_waiting and state.throttle.rules.is_throttling
             # Kafka's Raft client fetches the metadata log with 0 bytes, and gets records all the same.
-            asks_for_none = not replica.max_bytes and key not in METADATA_LOG
-            return Passing.NOTHING if is_held_back or asks_for_none else Passing.ALL
+            asks_for_none = replica is not None and not replica.max_bytes and key not in METADATA_LOG
+            if is_held_back or asks_for_none:
+                return Passing.NOTHING
+            state.accounts.others += size
+            return Passing.ALL
         quotas = replica.quotas
         if any([not quota.ledger.rate for quota in quotas]):  # it became 0 after the grant
             return Passing.NOTHING
