@@ -120,28 +120,20 @@ class StrictLedger:
         self._advance(now)
         self._wanted_until = max(self._wanted_until, now + WINDOW_SECONDS)
 
-    def reserve(self, size: int) -> None:
-        """Set `size` bytes aside for a request that is about to be forwarded."""
-        self._advance(self.clock())
-        self.reserved += size
-        self._credit -= size
+    def book(self, more: int, sent: int = 0) -> None:
+        """Set `more` bytes aside, or give them back where it is negative, and count `sent` ones as sent just now.
 
-    def hand_over(self, reserved: int, used: int) -> None:
-        """Settle an answer: `used` bytes were sent against `reserved`. The rest is given back; an excess is debt.
-
-        The bytes sent stay reserved until `confirm`. At rate 0 there is no debt, for nothing would pay it.
+        Those that are sent leave the window a second from now. At rate 0 nothing is owed, for nothing would pay it.
         """
-        self._advance(self.clock())
-        self.reserved += used - reserved
-        back = reserved - used if self.rate else max(0, reserved - used)
-        self._credit = min(self._credit + back, max(self._credit, self._most_kept))
-
-    def confirm(self, used: int) -> None:
-        """Note that the follower has received bytes that were handed over: they leave the window a second from now."""
         now = self.clock()
         self._advance(now)
-        self.reserved -= used
-        self._send(now, used)
+        self.reserved += more
+        taken = more + sent
+        if taken < 0:
+            self._credit = min(self._credit - taken, max(self._credit, self._most_kept))
+        elif self.rate:
+            self._credit -= taken
+        self._send(now, sent)
 
     def charge(self, size: int) -> None:
         """Count exempt bytes. They owe at most one window of quota: an hour of writes would starve a move for hours."""
@@ -151,13 +143,6 @@ class StrictLedger:
         self._credit -= there
         self._exempt_owed = min(self._exempt_owed + size - there, (self.rate or 0) * WINDOW_SECONDS)
         self._send(now, size, size)
-
-    def hold_back(self, size: int) -> None:
-        """Note that `size` bytes of those reserved cannot arrive before more of them may; below 0: they can again."""
-        self._advance(self.clock())
-        self.reserved -= size
-        self.held_back += size
-        self._credit = min(self._credit + size, max(self._credit, self._most_kept))
 
     def recount(self, accounts: Collection[Account]) -> None:
         """Count anew what all open accounts hold: an exception may have left the counts wrong."""
@@ -199,75 +184,71 @@ class StrictLedger:
 class Account:
     """What one link holds of a ledger: reserved for the answer to come, or handed over and not known to have come."""
 
-    __slots__ = ("_ledger", "_most", "arrived", "due", "held_back", "is_late", "reserved", "unconfirmed")
+    __slots__ = ("_ledger", "_most", "arrived", "counted", "due", "held_back", "reserved", "unconfirmed")
 
     def __init__(self, ledger: StrictLedger, most: float) -> None:
         """At most `most` bytes of it may arrive, until `let_arrive` says something else."""
         self._ledger = ledger
         self._most = most
-        self.is_late = False  # whether nothing of it may arrive
-        self.reserved = self.held_back = self.due = 0
+        self.counted = self.held_back = 0  # of all that is set aside: what takes a part of the window, and the others
+        self.due = 0  # of those held back: what may arrive as soon as there is room
+        self.reserved = 0
         self.unconfirmed = 0  # handed over, and not known to have arrived
         self.arrived = 0  # of an answer that has not passed whole
 
     @property
-    def held(self) -> int:
-        """All bytes that are set aside."""
-        return self.reserved + self.unconfirmed
-
-    @property
-    def counted(self) -> int:
-        """The bytes that it takes of the window."""
-        return self.held - self.held_back
+    def is_late(self) -> bool:
+        """Whether nothing of it may arrive."""
+        return not self.counted and self.held_back > 0
 
     def let_arrive(self, most: float, due: float = 0) -> None:
         """Note that at most `most` bytes may arrive from now on, and `due` ones more as soon as there is room."""
         self._most = most
-        self._ledger.due -= self.due
-        held_back = max(0, self.held - int(most)) if most < self.held else 0
-        is_late = 0 < held_back == self.held
-        self._ledger.late_links += is_late - self.is_late
-        self.is_late = is_late
-        if held_back != self.held_back:
-            self._ledger.waiting_links += (held_back > 0) - (self.held_back > 0)
-            self._ledger.hold_back(held_back - self.held_back)
-            self.held_back = held_back
-        self.due = int(min(due, held_back))
-        self._ledger.due += self.due
+        self._book(due=due)
 
     def reserve(self, size: int) -> None:
         """Set `size` bytes aside for a request that is about to be forwarded."""
         self.reserved += size
-        self._ledger.reserve(size)
-        self.let_arrive(self._most)
+        self._book()
 
     def hand_over(self, used: int) -> None:
-        """Note that the answer has passed whole, with `used` bytes. They stay set aside until `confirm`."""
-        reserved, used = self.reserved, used - self.arrived
+        """Note that the answer has passed whole, with `used` bytes. They stay set aside until `confirm`.
+
+        What was reserved beyond that is given back; more than was reserved is debt.
+        """
+        self.unconfirmed += used - self.arrived
         self.reserved = self.arrived = 0
-        self.unconfirmed += used
-        self._ledger.hand_over(reserved, used)
-        self.let_arrive(self._most)
+        self._book()
 
     def confirm(self, used: int) -> None:
         """Note that the follower has received `used` bytes of those handed over."""
         self.unconfirmed -= used
-        self._ledger.confirm(used)
-        self.let_arrive(self._most)
+        self._book(used)
 
     def count_as_sent(self, size: int) -> None:
         """Count `size` bytes of those reserved as sent, though the answer has not passed whole."""
         self.reserved -= size
-        self._ledger.confirm(size)
-        self.let_arrive(self._most)
+        self._book(size)
 
     def close(self) -> None:
         """Give back everything. What was not held back may have been sent in part, so it counts as sent."""
-        held, counted = self.held, self.counted
         self.reserved = self.unconfirmed = 0
-        self.let_arrive(math.inf)
-        self._ledger.hand_over(held, counted)
-        self._ledger.confirm(counted)
+        self._book(self.counted)
+
+    def _book(self, sent: int = 0, due: float = 0) -> None:
+        """Tell the ledger how much is set aside now, and that `sent` bytes have been sent."""
+        ledger, was_late, was_waiting, before = self._ledger, self.is_late, self.held_back > 0, self.counted
+        held = self.reserved + self.unconfirmed
+        self.counted = int(min(held, self._most))
+        ledger.held_back += held - self.counted - self.held_back
+        self.held_back = held - self.counted
+        ledger.due -= self.due
+        self.due = int(min(due, self.held_back))
+        ledger.due += self.due
+        ledger.waiting_links += (self.held_back > 0) - was_waiting
+        ledger.late_links += self.is_late - was_late
+        if sent or self.counted != before:
+            ledger.book(self.counted - before, sent)
 
 
 class LinkAccounts:
@@ -323,7 +304,7 @@ class LinkAccounts:
         rooms = [
             max(0, int(ledger.room_for_due()))
             for ledger, account in self._accounts.items()
-            if account.held > account.counted and ledger.rate is not None
+            if account.held_back and ledger.rate is not None
         ]
         return min(rooms, default=math.inf)
 

@@ -55,7 +55,6 @@ class Offer(Struct, frozen=True):
     spend: float = 0.0
     share: float = 0.0  # what one fetch is granted when other links wait too
     ahead: float = 0.0  # what the links in front wait for
-    turn: float = 0.0  # what one turn of the link takes: its share, or one batch where that is larger
     is_lent: bool = False  # whether nothing is set aside for what is granted
     claimed: Part | None = None
     """What the link waits for already, where its place in the line is so far back that nothing can be granted now."""

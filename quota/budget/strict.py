@@ -47,7 +47,7 @@ class StrictQuota(Quota):
         # Times of the ledger are compared with a new reading of the clock: it has read it since `now`.
         if claim is not None and claim.size <= MOST_STALE * turn and ledger.credit_at(ahead) > ledger.clock():
             claimed = Part(int(claim.share), 0)
-            return Offer(self, ledger.credit_at(claim.size + ahead), ahead=ahead, turn=turn, claimed=claimed)
+            return Offer(self, ledger.credit_at(claim.size + ahead), ahead=ahead, claimed=claimed)
         # A fetch that comes late takes along what has gathered meanwhile, within bounds: else a burst would repeat each
         # second.
         spend = min(max(credit - ahead, share), rate * LARGEST_SHARE_SECONDS, fair)
@@ -57,7 +57,7 @@ class StrictQuota(Quota):
             most = rate * (SHARE_SECONDS + min(ask.distance, SLOWEST_SHARE_SECONDS))
             spend = min(spend, most / (ledger.waiting_links + 1), max(0.0, most - ledger.held_back))
         spend = min(spend, max(ask.most_beside_live, share))
-        return Offer(self, now, spend, share, ahead, turn, is_lent=ask.is_lent)
+        return Offer(self, now, spend, share, ahead, is_lent=ask.is_lent)
 
     def wait(self, ask: Ask, offer: Offer, part: Part, now: float) -> None:
         self.line.wait(

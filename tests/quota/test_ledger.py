@@ -19,8 +19,8 @@ def full_ledger(clock: MovedClock) -> StrictLedger:
 
 def settle(ledger: StrictLedger, reserved: int, used: int) -> None:
     """An answer comes, and its follower asks again at once."""
-    ledger.hand_over(reserved, used)
-    ledger.confirm(used)
+    ledger.book(used - reserved)
+    ledger.book(-used, used)
 
 
 def test_credit_starts_empty_and_gathers_at_the_rate() -> None:
@@ -40,7 +40,7 @@ def test_a_second_of_quota_is_saved_while_answers_are_late() -> None:
     ledger.late_links = 1
     clock.move(2.0)
     assert ledger.credit() == pytest.approx(1000, abs=1)
-    ledger.reserve(800)
+    ledger.book(800)
     settle(ledger, 800, 800)
     clock.move(0.5)
     assert ledger.credit() == pytest.approx(700, abs=1)
@@ -52,7 +52,7 @@ def test_a_second_of_quota_is_saved_while_answers_are_late() -> None:
 def test_debt_of_an_oversized_batch_stays_until_paid_back() -> None:
     clock = MovedClock()
     ledger = full_ledger(clock)
-    ledger.reserve(100)
+    ledger.book(100)
     settle(ledger, 100, 5000)
     assert ledger.credit() == pytest.approx(250 - 5000, abs=1)
     assert ledger.credit_at(0) == pytest.approx(clock.now + 4.75, abs=0.01)
@@ -80,7 +80,7 @@ def test_charge_does_not_forgive_a_deeper_debt() -> None:
 def test_refund_never_lifts_credit_above_the_most() -> None:
     clock = MovedClock()
     ledger = full_ledger(clock)
-    ledger.reserve(200)
+    ledger.book(200)
     assert ledger.credit() == pytest.approx(50, abs=1)
     clock.move(1.0)
     settle(ledger, 200, 0)
@@ -91,7 +91,7 @@ def test_refund_never_lifts_credit_above_the_most() -> None:
 def test_room_counts_the_reserved_and_the_last_seconds_bytes() -> None:
     clock = MovedClock()
     ledger = full_ledger(clock)
-    ledger.reserve(300)
+    ledger.book(300)
     assert ledger.room() == pytest.approx(740, abs=1)
     settle(ledger, 300, 200)
     assert ledger.room() == pytest.approx(840, abs=1)
@@ -227,17 +227,17 @@ def test_account_gives_back_all_that_it_holds_when_it_is_closed() -> None:
     account.hand_over(280)
     account.confirm(30)
     account.reserve(20)
-    assert (account.held, ledger.reserved) == (270, 270)
+    assert (account.counted, ledger.reserved) == (270, 270)
     account.close()
-    assert (account.held, ledger.reserved) == (0, 0)
+    assert (account.counted, ledger.reserved) == (0, 0)
     assert ledger.room() == pytest.approx(1040 - 300, abs=1)  # it may have been sent
 
 
 def test_answer_that_never_came_counts_as_sent() -> None:
     clock = MovedClock()
     ledger = full_ledger(clock)
-    ledger.reserve(2 * RATE)
-    ledger.confirm(2 * RATE)
+    ledger.book(2 * RATE)
+    ledger.book(-2 * RATE, 2 * RATE)
     assert ledger.credit() == pytest.approx(250 - 2 * RATE, abs=1)
     assert ledger.room() == pytest.approx(-0.96 * RATE, abs=1)
     assert not ledger.reserved

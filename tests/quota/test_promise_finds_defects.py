@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-import msgspec
 import pytest
 
 from tests.quota.model import hops
@@ -16,12 +15,12 @@ from tests.quota.model.rogues import ROGUE_ID
 from tests.quota.model.scenario import MB, Event, Partition, Scenario, Side
 from weir.quota.budget.ledger import Account, LinkAccounts, StrictLedger
 from weir.quota.budget.queue import BudgetQueue
-from weir.quota.budget.quota import Part, Quota
+from weir.quota.budget.quota import Quota
 from weir.quota.fetch import order, plan, request_parts
 from weir.quota.fetch.order import GrantQueue
 from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.settlement import Settlement
-from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
+from weir.quota.fetch.state import UNKNOWN_OFFSET, ReplicaPartition
 from weir.quota.scopes import Matching, Reassigned, Recovering
 from weir.quota.settings import QuotaSettings
 from weir.quota.side_quotas import SideQuotas
@@ -91,21 +90,6 @@ def empty_answers_filled(patch: Patch) -> None:
     patch.setattr(hops, "stays_empty", lambda response, head: False)
 
 
-def negative_sizes(patch: Patch) -> None:
-    """A negative max_bytes reserves a negative amount."""
-    fill = order.fill
-
-    def lend(
-        terms: order.Terms, queue: GrantQueue, spends: Mapping[Quota, float], soon: Container[Quota]
-    ) -> tuple[tuple[Grant, ...], dict[Quota, Part]]:
-        grants, parts = fill(terms, queue, spends, soon)
-        return grants, {
-            quota: msgspec.structs.replace(part, size=min(part.size, terms.max_bytes)) for quota, part in parts.items()
-        }
-
-    patch.setattr(plan, "fill", lend)
-
-
 def claims_that_last(patch: Patch) -> None:
     """A place in the line is kept, and keeps others, for as long as a peer says."""
     wait = BudgetQueue.wait
@@ -173,14 +157,14 @@ def lent_and_set_aside(patch: Patch) -> None:
 
 def credit_not_given_back(patch: Patch) -> None:
     """What is held back takes nothing of the window, but its credit is gone."""
-    hold_back = StrictLedger.hold_back
+    book = Account._book
 
-    def keep(ledger: StrictLedger, size: int) -> None:
-        credit = ledger._credit
-        hold_back(ledger, size)
-        ledger._credit = min(credit, ledger._credit)
+    def keep(account: Account, sent: int = 0, due: float = 0) -> None:
+        before = account.held_back
+        book(account, sent, due)
+        account._ledger._credit -= max(0, account.held_back - before)
 
-    patch.setattr(StrictLedger, "hold_back", keep)
+    patch.setattr(Account, "_book", keep)
 
 
 def link(version: int, hop: str, leader: Side, follower: Side, *partitions: Partition, **more: object) -> Scenario:
@@ -227,7 +211,6 @@ DEFECTS: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
         link(5, "leader", side(MB, 0), side(MB), replace(T, pattern=(1_000,), count=50, last=(900_000,)), *BACKLOG[:6]),
     ),
     "8": (empty_answers_filled, link(3, "both", side(100_000, 1), side(100_000, 0), T, U)),
-    "14": (negative_sizes, link(4, "leader", side(MB, 0), side(MB), HONEST, rogues=("negative",))),
     "15": (claims_that_last, link(4, "leader", side(MB, 0), side(MB), LARGE, REST, rogues=("long wait",))),
     "16": (
         in_sync_lately_however_far_back,

@@ -48,7 +48,7 @@ def test_held_back_bytes_take_nothing_of_window_and_credit() -> None:
     credit = ledger.credit()
     account.reserve(100_000)
     account.let_arrive(8_000)
-    assert (ledger.reserved, account.counted, account.held) == (8_000, 8_000, 100_000)
+    assert (ledger.reserved, account.counted, account.held_back) == (8_000, 8_000, 92_000)
     assert ledger.credit() == pytest.approx(credit - 8_000)
     account.let_arrive(16_000)
     account.hand_over(50_000)

@@ -78,8 +78,8 @@ def test_debt_outlives_a_change_of_the_share() -> None:
     kept = Kept()
     kept.quotas.use({NAME: RATE})
     ledger = kept.throttle.quotas[1].ledger
-    ledger.reserve(500)
-    ledger.hand_over(500, 2 * RATE)
+    ledger.book(500)
+    ledger.book(2 * RATE - 500)
     for share in (0, RATE):
         kept.quotas.use({NAME: share})
     assert ledger.credit() == pytest.approx(-2 * RATE, abs=1)
