@@ -237,18 +237,21 @@ class Account:
 
     def _book(self, sent: int = 0, due: float = 0) -> None:
         """Tell the ledger how much is set aside now, and that `sent` bytes have been sent."""
-        ledger, was_late, was_waiting, before = self._ledger, self.is_late, self.held_back > 0, self.counted
-        held = self.reserved + self.unconfirmed
-        self.counted = int(min(held, self._most))
-        ledger.held_back += held - self.counted - self.held_back
-        self.held_back = held - self.counted
-        ledger.due -= self.due
-        self.due = int(min(due, self.held_back))
-        ledger.due += self.due
-        ledger.waiting_links += (self.held_back > 0) - was_waiting
-        ledger.late_links += self.is_late - was_late
-        if sent or self.counted != before:
-            ledger.book(self.counted - before, sent)
+        ledger, held = self._ledger, self.reserved + self.unconfirmed
+        counted = held if held <= self._most else int(self._most)
+        change = counted - self.counted
+        if counted < held or self.held_back:
+            was_late, was_waiting = self.is_late, self.held_back > 0
+            ledger.held_back += held - counted - self.held_back
+            self.counted, self.held_back = counted, held - counted
+            ledger.due -= self.due
+            self.due = int(min(due, self.held_back))
+            ledger.due += self.due
+            ledger.waiting_links += (self.held_back > 0) - was_waiting
+            ledger.late_links += self.is_late - was_late
+        self.counted = counted
+        if sent or change:
+            ledger.book(change, sent)
 
 
 class LinkAccounts:
