@@ -188,8 +188,8 @@ class Connection:
         if sender == "upstream":
             responses = self.responses
             taken = responses.receive(view, self.to_client, most)
-            if responses.observer is not None:
-                self.fetches.answer_begins()
+            if isinstance(responses.observer, FetchResponseScanner):
+                self.fetches.answer_begins(responses.observer.frame_size)
             if responses.completed:
                 completed, responses.completed = responses.completed, []
                 for observer in completed:  # at most one is a replica's fetch's, as no other is under way

@@ -126,10 +126,10 @@ class ReplicaFetches:
         """Note for how long the client's SASL session lasts from now on; None: no end is known."""
         self.session_end = math.inf if seconds is None else self.side.clock() + SESSION_PART * seconds
 
-    def answer_begins(self) -> None:
-        """Tell the throttle that a part of an answer has come."""
-        if self.throttle is not None:
-            self.throttle.answer_begins()
+    def answer_begins(self, size: int) -> None:
+        """Tell the throttle that a part of an answer of `size` bytes has come; 0 while its size has not."""
+        if self.throttle is not None and size:
+            self.throttle.answer_begins(size)
 
     def settle(self, scanner: FetchResponseScanner) -> Steps[None]:
         """Tell the throttle about the answer, which has passed whole. Budget may have flowed back then."""

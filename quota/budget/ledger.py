@@ -184,7 +184,7 @@ class StrictLedger:
 class Account:
     """What one link holds of a ledger: reserved for the answer to come, or handed over and not known to have come."""
 
-    __slots__ = ("_ledger", "_most", "arrived", "counted", "due", "held_back", "reserved", "unconfirmed")
+    __slots__ = ("_ledger", "_most", "arrived", "before", "counted", "due", "held_back", "reserved", "unconfirmed")
 
     def __init__(self, ledger: StrictLedger, most: float) -> None:
         """At most `most` bytes of it may arrive, until `let_arrive` says something else."""
@@ -195,6 +195,7 @@ class Account:
         self.reserved = 0
         self.unconfirmed = 0  # handed over, and not known to have arrived
         self.arrived = 0  # of an answer that has not passed whole
+        self.before = 0  # bytes of the answer that are not the ledger's: they count as arriving first
 
     @property
     def is_late(self) -> bool:
@@ -209,6 +210,7 @@ class Account:
     def reserve(self, size: int) -> None:
         """Set `size` bytes aside for a request that is about to be forwarded."""
         self.reserved += size
+        self.before = 0
         self._book()
 
     def hand_over(self, used: int) -> None:
@@ -224,6 +226,17 @@ class Account:
         """Note that the follower has received `used` bytes of those handed over."""
         self.unconfirmed -= used
         self._book(used)
+
+    def arrive(self, size: int) -> None:
+        """Note that `size` bytes have arrived: of what was handed over, else of an answer that has not passed whole."""
+        first = min(size, self.before)
+        self.before -= first
+        if self.unconfirmed:
+            self.confirm(min(self.unconfirmed, size - first))
+        else:
+            arrived = min(size - first, self.reserved)
+            self.arrived += arrived
+            self.count_as_sent(arrived)
 
     def count_as_sent(self, size: int) -> None:
         """Count `size` bytes of those reserved as sent, though the answer has not passed whole."""
@@ -260,7 +273,6 @@ class LinkAccounts:
     def __init__(self) -> None:
         self._accounts: dict[StrictLedger, Account] = {}
         self._may_arrive = math.inf  # bytes; the others are held back
-        self.others = 0  # bytes on their way that no ledger holds: they count as arriving before those that one does
 
     def reserve(self, sizes: Mapping[StrictLedger, int]) -> None:
         """Set aside `sizes` for the fetch that is forwarded, beside what is set aside for it already."""
@@ -277,24 +289,21 @@ class LinkAccounts:
 
         With `let_arrive` nothing is held back any more.
         """
-        self.others = 0
         for account in self._accounts.values():
             if account.unconfirmed:
                 account.confirm(account.unconfirmed)
         if let_arrive:
             self.let_arrive(math.inf)
 
+    def begin(self, size: int) -> None:
+        """Note that an answer of `size` bytes begins to pass. What is not reserved of them counts as arriving first."""
+        for account in self._accounts.values():
+            account.before = max(0, size - account.reserved)
+
     def arrive(self, size: int) -> None:
-        """Note that `size` bytes have arrived: of what was handed over, else of an answer that has not passed whole."""
-        first = min(size, self.others)
-        self.others, size = self.others - first, size - first
-        waiting = [account for account in self._accounts.values() if account.unconfirmed]
-        for account in waiting:
-            account.confirm(min(account.unconfirmed, size))
-        for account in [] if waiting else self._accounts.values():
-            arrived = min(size, account.reserved)
-            account.arrived += arrived
-            account.count_as_sent(arrived)
+        """Note that `size` bytes have arrived."""
+        for account in self._accounts.values():
+            account.arrive(size)
 
     def let_arrive(self, most: float, due: float = 0) -> None:
         """Note that at most `most` bytes may arrive from now on, and `due` more soon: the others are held back."""

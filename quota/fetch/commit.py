@@ -14,7 +14,7 @@ from weir.protocol.response_scanner import Expected
 from weir.protocol.steps import PER_STEP, Steps
 from weir.protocol.take_out import Admit, Passing
 from weir.quota.fetch import request_parts
-from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
+from weir.quota.fetch.decisions import Decision, Forward, Hold
 from weir.quota.fetch.partitions import LinkState
 from weir.quota.fetch.plan import Action, FetchPlan, FetchView
 from weir.quota.fetch.sessions import LEFT_OUT_MS
@@ -31,8 +31,6 @@ def commit(view: FetchView, plan: FetchPlan) -> Steps[Decision]:
         offer.quota.wait(view.ask, offer, part, view.now)
     if state.unanswered_since is None and (not plan.asks_all or plan.action not in (Action.GRANT, Action.PROBE)):
         state.unanswered_since = view.now
-    if plan.action is Action.ANSWER:
-        return Answer((yield from _empty_answer(state, request)))
     if plan.action is Action.HOLD and view.held_seconds:
         return Hold(plan.until)
     if plan.action is not Action.GRANT:
@@ -95,8 +93,8 @@ def _granted(view: FetchView, plan: FetchPlan) -> InFlight:
     )
 
 
-def _empty_answer(state: LinkState, request: FetchRequest) -> Steps[bytes]:
-    """Encode an answer with nothing new in it.
+def empty_answer(state: LinkState, request: FetchRequest) -> Steps[bytes]:
+    """Encode an answer with nothing new in it, for a fetch that was held for as long as it may be.
 
     To an incremental fetch that is an empty response. To a full one it is legal with throttle_time_ms > 0 (KIP-219);
     but from v8 on that mutes the follower, and one without KAFKA-17455 then waits for replica.socket.timeout.ms (30 s).
@@ -182,15 +180,14 @@ def inclusion(state: LinkState, fetch: InFlight) -> Admit:
 
     def admit(key: bytes, partition: int, size: int) -> Passing:
         topic = state.partitions.topics.get(key)
-        replica = None if topic is None else topic.partitions.get(partition)
-        if replica is None or (granted := fetch.grants.get(replica)) is None:
-            is_held_back = replica is not None and replica.is_waiting and state.throttle.rules.is_throttling
-            # Kafka's Raft client fetches the metadata log with 0 bytes, and gets records all the same.
-            asks_for_none = replica is not None and not replica.max_bytes and key not in METADATA_LOG
-            if is_held_back or asks_for_none:
-                return Passing.NOTHING
-            state.accounts.others += size
+        if topic is None or (replica := topic.partitions.get(partition)) is None:
             return Passing.ALL
+        granted = fetch.grants.get(replica)
+        if granted is None:
+            is_held_back = replica.is_waiting and state.throttle.rules.is_throttling
+            # Kafka's Raft client fetches the metadata log with 0 bytes, and gets records all the same.
+            asks_for_none = not replica.max_bytes and key not in METADATA_LOG
+            return Passing.NOTHING if is_held_back or asks_for_none else Passing.ALL
         quotas = replica.quotas
         if any([not quota.ledger.rate for quota in quotas]):  # it became 0 after the grant
             return Passing.NOTHING

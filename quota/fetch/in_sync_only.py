@@ -84,7 +84,7 @@ class InSyncOnly:
 
         return Forward(fewer, Expected(encode_response_topics(version, left_out), len(left_out), admit=admit))
 
-    def answer_begins(self) -> None:
+    def answer_begins(self, size: int) -> None:
         """Learn nothing from it."""
 
     def let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:

@@ -10,13 +10,20 @@ from weir.protocol.fetch_response import encode_fetch_response
 from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND, FIRST_SESSION_VERSION
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 from weir.protocol.steps import Steps, at_once
-from weir.quota.fetch.commit import commit, commit_pass
+from weir.quota.fetch.commit import commit, commit_pass, empty_answer
 from weir.quota.fetch.decisions import Answer, Decision, Hold
 from weir.quota.fetch.intake import TooManyPartitions, take_incremental, take_whole
 from weir.quota.fetch.partitions import LinkState
-from weir.quota.fetch.plan import decide
+from weir.quota.fetch.plan import decide, longest_hold
 from weir.quota.fetch.settlement import Settlement
-from weir.quota.figures import LATE_SECONDS, LEAST_BYTES, MOST_PARTITIONS, STUCK_SECONDS, WINDOW_SECONDS
+from weir.quota.figures import (
+    LATE_SECONDS,
+    LEAST_BYTES,
+    MOST_PARTITIONS,
+    STUCK_SECONDS,
+    TICK_SECONDS,
+    WINDOW_SECONDS,
+)
 
 _NO_ERROR = ResponseHead()
 
@@ -49,6 +56,8 @@ class ReplicaLink(LinkState):
         now = clock()  # read again: the steps so far took time
         if not (partitions.behind_count or partitions.unknown_count) or not rules.is_throttling:
             return (yield from commit_pass(self, request))  # most fetches end here
+        if held_seconds >= longest_hold(request) - TICK_SECONDS:  # its follower asks again at once
+            return Answer((yield from empty_answer(self, request)))
         return (yield from commit(*decide(self, request, now, held_seconds)))
 
     @property
@@ -61,11 +70,13 @@ class ReplicaLink(LinkState):
         """Whether nothing is set aside for the answer awaited until it begins."""
         return self.in_flight is not None and self.in_flight.is_lent
 
-    def answer_begins(self) -> None:
-        """Note that a part of the answer awaited has come, and not all of it. Only the first time counts."""
+    def answer_begins(self, size: int) -> None:
+        """Note that a part of the answer awaited, of `size` bytes, has come. Only the first time counts."""
         fetch = self.in_flight
         if fetch is not None and fetch.answer_began_at is None:
             fetch.answer_began_at = self.throttle.clock()
+            if self.answer_seconds < WINDOW_SECONDS:  # else what came with the last one has left the window by then
+                self.accounts.begin(size)
             if not self.throttle.takes_out:
                 self.accounts.let_arrive(math.inf)
 

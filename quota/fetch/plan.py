@@ -47,7 +47,6 @@ class Action(Enum):
     PROBE = auto()  # an offset probe: what waits is asked for with 0 bytes
     LEAVE_OUT = auto()  # without the partitions that wait
     HOLD = auto()
-    ANSWER = auto()  # by the sidecar itself, with nothing new
 
 
 class FetchView(Struct):
@@ -264,8 +263,10 @@ def _left_out(view: FetchView, claims: tuple[Claim, ...], ready: float) -> Fetch
     if partitions.count > partitions.behind_count:
         max_wait_ms = round(min(view.request.max_wait_ms, max(ready - now, SHORTEST_WAIT_SECONDS) * 1000))
         return FetchPlan(Action.LEAVE_OUT, claims=claims, max_wait_ms=max_wait_ms, min_bytes=_AT_ONCE)
-    wait = min(max(view.request.max_wait_ms / 1000, SHORTEST_WAIT_SECONDS), LONGEST_HOLD_SECONDS)
-    if view.held_seconds < wait - TICK_SECONDS:
-        until = min(max(ready, now + TICK_SECONDS), now + wait - view.held_seconds)
-        return FetchPlan(Action.HOLD, claims=claims, until=until)
-    return FetchPlan(Action.ANSWER, claims=claims)
+    until = min(max(ready, now + TICK_SECONDS), now + longest_hold(view.request) - view.held_seconds)
+    return FetchPlan(Action.HOLD, claims=claims, until=until)
+
+
+def longest_hold(request: FetchRequest) -> float:
+    """Return for how long (seconds) a fetch of which everything waits is held: then it is answered with nothing new."""
+    return min(max(request.max_wait_ms / 1000, SHORTEST_WAIT_SECONDS), LONGEST_HOLD_SECONDS)

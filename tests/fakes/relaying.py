@@ -199,7 +199,7 @@ class ScriptedThrottle:
         """In one step."""
         return no_steps(self.plan(request, held_seconds))
 
-    def answer_begins(self) -> None:
+    def answer_begins(self, size: int) -> None:
         """Nothing is learned from it."""
 
     def let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, worst_second
 from tests.fakes.kafka.take_out import passed, take_out
-from weir.quota.fetch.decisions import Forward
+from weir.quota.fetch.decisions import Answer, Forward
 from weir.quota.scopes import Matching
 from weir.quota.settings import QuotaSettings, SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
@@ -63,6 +63,8 @@ def passed_and_allowed(batch: int, changes: Sequence[ThrottleSettings]) -> tuple
             link.settle(topics)
             follower.take(passed(topics), clock.now)
             request, asked_at = follower.request(), clock.now
+        elif isinstance(decision, Answer):  # its follower asks again
+            asked_at = clock.now
     return sum([size for _, size in follower.received]), allowed
 
 

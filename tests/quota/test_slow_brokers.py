@@ -122,7 +122,7 @@ class Link:
         topics = take_out(self._leader.answer(decision.request), decision)
         self._answer = passed(topics)
         self._queued += 100 + sum([seen.size for topic in self._answer for seen in topic.records])
-        self._link.answer_begins()
+        self._link.answer_begins(0)
         self._link.settle(topics)
         self._send()
 

@@ -66,7 +66,7 @@ def begin_to_answer(one: SessionFollower, clock: MovedClock) -> Callable[[], Non
     decision = planned(clock, link, one.request())
     assert isinstance(decision, Forward)
     head, topics = one.upstream.upstream.respond(decision.request)
-    link.answer_begins()
+    link.answer_begins(0)
     return lambda: link.settle(topics, head)
 
 

@@ -186,7 +186,7 @@ class Hop:
         if asked.is_probe and any(one.bounded for one in sizes):
             self._count_probe()
         if self._link is not None:
-            self._link.answer_begins()
+            self._link.answer_begins(response.size)
 
     def count(self, response: Response, begin: int, end: int) -> None:
         """Bytes `begin` to `end` of an answer arrive."""
