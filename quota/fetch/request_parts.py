@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
+from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch_request import FetchRequest, ForgottenTopic
 from weir.protocol.fetch_session import FINAL_EPOCH, FIRST_SESSION_VERSION, INITIAL_EPOCH, NO_SESSION
 from weir.protocol.fetch_versions import fetch_version
@@ -179,6 +180,8 @@ def _treated_topics(
             front.append(RequestTopic(name, b"".join(kept), stride))
         if zero:
             asked.append(RequestTopic(name, row.with_no_bytes(b"".join(zero), stride), stride))
+    if len(found) < len(caps):
+        raise MalformedFrame("a partition is named twice in a full fetch, and another one not at all", 0)
     funded = [
         RequestTopic(one.topic.key, row.with_max_bytes(found[one], cap), len(found[one])) for one, cap in caps.items()
     ]

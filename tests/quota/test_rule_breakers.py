@@ -6,7 +6,7 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, requested_partition, worst_second
-from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
+from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader, planned
 from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.request_topics import RequestTopic
@@ -50,6 +50,22 @@ def test_full_fetch_that_names_a_partition_twice_is_refused(version: int) -> Non
     with pytest.raises(MalformedFrame):
         link.plan(asking(version, (0, 5, 1000), (0, 5, 1000)))
     link.close()
+    assert side.ledger.reserved == 0
+
+
+@pytest.mark.parametrize("version", [3, 7, 12])
+def test_full_fetch_that_names_a_partition_in_the_place_of_another_is_refused(version: int) -> None:
+    """As many are named as before, so it is seen when the one that is missing has its turn."""
+    side = throttle(clock := MovedClock())
+    leader = Leader({(b"t", partition): Log([BATCH] * 100) for partition in range(2)})
+    talk = Conversation(clock, side.link(9), leader, Follower(dict.fromkeys(leader.logs, 0), 9, version))
+    talk.run(1.0)
+    offset = talk.follower.offsets[b"t", 0]
+    with pytest.raises(MalformedFrame):
+        for _ in range(10):
+            planned(clock, talk.link, asking(version, (0, offset, 1000), (0, offset, 1000)))
+            talk.link.settle([])
+    talk.link.close()
     assert side.ledger.reserved == 0
 
 
