@@ -153,6 +153,14 @@ class ResponseBody:
         if self._row.is_flexible and self.behind_topics <= 0:
             raise MalformedFrame("the frame ends without the response's tags", self._frame_size)
 
+    def so_far(self) -> list[ScannedTopic]:
+        """Return what was read of a body that is broken off. Records that are walked count as far as they came."""
+        if self._walker is not None:
+            self._walker.seen.size -= self._skip
+        if self._in_topic:
+            self._leave_topic()
+        return self.topics
+
     def is_within(self, size: int) -> bool:
         """Whether the next `size` bytes all lie in the middle of what is skipped, such as one partition's records."""
         return size < self._skip

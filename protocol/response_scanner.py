@@ -175,6 +175,10 @@ class FetchResponseScanner:
             self._take_out = None
         return buffers
 
+    def so_far(self) -> list[ScannedTopic]:
+        """Return what has come of a response that is broken off. Nothing more of it can be received."""
+        return [] if self._body is None else self._body.so_far()
+
     def step_over(self) -> int:
         """Count as received what is left of records that are not walked, but for their last byte.
 

@@ -258,11 +258,13 @@ class Connection:
         self._discarded = math.inf
         self._close_if_over()
 
-    def close(self) -> None:
-        """Take nothing and hold nothing any more."""
+    def close(self, *, is_over: bool = False) -> None:
+        """Take nothing and hold nothing any more. `is_over`: no more can come of what the broker has begun to send."""
         self.phase = "closed"
         self._drop_work()
-        self.fetches.close()
+        observer = self.responses.pending[-1].observer if self.responses.pending else None
+        came = observer.so_far() if isinstance(observer, FetchResponseScanner) else ()
+        self.fetches.close(came, is_over=is_over)
 
     def free(self) -> None:
         """Let go of what may refer to the link. Call it after `close`, when no other call is under way."""

@@ -6,7 +6,7 @@ The throttle plans each of them, and this module turns the plan into an outcome.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -17,7 +17,7 @@ from weir.protocol.fetch_session import FIRST_SESSION_VERSION
 from weir.protocol.header import SIZE
 from weir.protocol.request_events import ReplicaFetch
 from weir.protocol.request_stream import decodes_replicas
-from weir.protocol.response_scanner import FetchResponseScanner
+from weir.protocol.response_scanner import FetchResponseScanner, ScannedTopic
 from weir.protocol.response_stream import Pending
 from weir.protocol.steps import Steps
 from weir.proxy.log import innermost_frame
@@ -140,13 +140,13 @@ class ReplicaFetches:
             raise self.failed(error) from error
         self.side.held.wake_soon()
 
-    def close(self) -> None:
-        """End the connection's part of the throttle: nothing stays reserved."""
+    def close(self, came: Sequence[ScannedTopic] = (), *, is_over: bool = False) -> None:
+        """End the connection's part of the throttle: nothing stays reserved. Arguments are those of ReplicaLink's."""
         throttle, self.throttle = self.throttle, None
         if throttle is None:
             return
         try:
-            throttle.close()
+            throttle.close(came, is_over=is_over)
             self.side.turns.add_steps(throttle.free_steps())
         except Exception as error:  # noqa: BLE001 - see the class
             self._report(error)

@@ -243,6 +243,8 @@ class Link:
             self._side.stats.opaque[reason] -= 1
         if self._is_clients:
             self._see_whose()
+        is_under_way = bool(self.connection.responses.pending)
+        is_over = is_under_way and self._upstream.is_gone() and not self.from_upstream.unsent
         self.from_client.close()
         self.from_upstream.close()
         self._passage.end()
@@ -250,7 +252,7 @@ class Link:
             self._end_timer.cancel()
         self._client.close()
         self._upstream.close()
-        self.connection.close()
+        self.connection.close(is_over=is_over)
         self._hold = None
         self._side.held.wait(self, None)
         self._side.held.wake_soon()

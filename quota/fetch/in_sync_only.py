@@ -102,7 +102,7 @@ class InSyncOnly:
             if not number % PER_STEP:
                 yield
 
-    def close(self) -> None:
+    def close(self, came: Sequence[ScannedTopic] = (), *, is_over: bool = False) -> None:
         """End it. Nothing is reserved."""
         self._high_watermarks = {}
 

@@ -26,6 +26,7 @@ from weir.quota.figures import (
 )
 
 _NO_ERROR = ResponseHead()
+_BROKEN_OFF = ResponseHead(error_code=-1)  # such an answer says nothing of what it does not name
 
 
 class ReplicaLink(LinkState):
@@ -139,9 +140,16 @@ class ReplicaLink(LinkState):
         if now - max(fetch.forwarded_at, self.moved_at) >= STUCK_SECONDS + fetch.max_wait_seconds:
             self.accounts.count_as_sent()
 
-    def close(self) -> None:
-        """End the link. Even if this fails half way, the link holds nothing of the budget afterwards."""
+    def close(self, came: Sequence[ScannedTopic] = (), *, is_over: bool = False) -> None:
+        """End the link. Even if this fails half way, the link holds nothing of the budget afterwards.
+
+        `came`: what there is of the answer awaited, and `is_over`: no more of it will come. Else all that is reserved
+        for it counts as sent. On the leader's side `let_pass` has told what did.
+        """
+        fetch = self.in_flight
         try:
+            if fetch is not None and not self.throttle.takes_out and (is_over or not fetch.parts):
+                self.settle(came, _BROKEN_OFF)
             self.in_flight = None
             self.partitions.close()
         finally:

@@ -228,7 +228,7 @@ class ScriptedThrottle:
         """Nothing is kept."""
         return no_steps(None)
 
-    def close(self) -> None:
+    def close(self, came: Sequence[ScannedTopic] = (), *, is_over: bool = False) -> None:
         """Remember it."""
         self.calls.append(("close",))
         if self.fail_close is not None:

@@ -297,3 +297,18 @@ def test_an_answer_is_dense_where_many_topics_have_few_bytes(version: int) -> No
     whole = FetchResponseScanner(version, 7)
     whole.receive(frame[:10_000])
     assert not whole.is_dense, "many records follow"
+
+
+@pytest.mark.parametrize("version", [0, 3, 7, 12, 17])
+def test_what_has_come_of_a_response_that_is_broken_off_is_told(version: int) -> None:
+    topics = with_ids(version, [(b"a", [Partition(0, 0, 9, batch(100) + batch(60)), Partition(1, 0, 9, batch(80))])])
+    frame, walk = response(version, 7, topics), {name for name, _ in topics}
+    told = set[int]()
+    for size in range(len(frame)):
+        scanner = FetchResponseScanner(version, 7, Expected(walk=walk))
+        feed(scanner, [frame[:size]])
+        came = sum([seen.size for _, _, records, _ in scanner.so_far() for seen in records])
+        assert size - (len(frame) - 240) <= came <= min(size, 240)
+        told.add(came)
+    assert told == set(range(max(told) + 1))
+    assert max(told) >= 239
