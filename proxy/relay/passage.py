@@ -112,6 +112,8 @@ class Passage:
         self._timer = self._loop.call_later(seconds, self._look)
 
     def _look(self) -> None:
+        if self._timer is not None:  # while this process stood still it did not see what the follower took
+            self._since += max(0.0, self._loop.time() - self._timer.when())
         on_way, allowed = self._client.unacknowledged(), self._pump.allowed
         seconds = self._loop.time() - self._since
         if not on_way:

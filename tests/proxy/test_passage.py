@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -148,6 +149,17 @@ async def test_follower_taking_all_at_once_is_soon_held_up_by_nothing() -> None:
         one.passage.begin(is_granted=True)
         assert one.pump.allowed >= 100_000
         assert {most for _, most in one.told} == {0}
+
+
+async def test_follower_is_not_slow_as_the_sidecar_itself_stood_still() -> None:
+    """So does a sidecar that is stopped, or has no CPU: a record in sync would then wait behind what is held back."""
+    async with carrying() as one:
+        one.passage.begin(is_granted=True)
+        one.broker.send(bytes(100_000))
+        await one.take(LEAST_BYTES)
+        time.sleep(0.6)  # noqa: ASYNC251 - the loop stands still
+        await one.take(100_000 - LEAST_BYTES)
+        assert {on_way for on_way, _ in one.told} == {math.inf}
 
 
 @pytest.mark.long

@@ -38,8 +38,8 @@ class Loop:
         return self.clock.now
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> Timer:
-        timer = Timer([call])
-        heappush(self._calls, (self.clock.now + seconds, next(self._numbers), timer.calls))
+        timer = Timer([call], self.clock.now + seconds)
+        heappush(self._calls, (timer.due, next(self._numbers), timer.calls))
         return timer
 
     def run(self, seconds: float) -> None:
@@ -53,8 +53,12 @@ class Loop:
 class Timer:
     """What the loop returns for a later call."""
 
-    def __init__(self, calls: list[Callable[[], None]]) -> None:
+    def __init__(self, calls: list[Callable[[], None]], due: float) -> None:
         self.calls = calls
+        self.due = due
+
+    def when(self) -> float:
+        return self.due
 
     def cancel(self) -> None:
         self.calls.clear()

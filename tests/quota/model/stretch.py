@@ -23,8 +23,12 @@ _PAUSED_SECONDS = 0.05
 class Timer:
     """What an event loop returns for a later call."""
 
-    def __init__(self, call: Callable[[], None]) -> None:
+    def __init__(self, call: Callable[[], None], due: float) -> None:
         self.call: Callable[[], None] | None = call
+        self._due = due
+
+    def when(self) -> float:
+        return self._due
 
     def cancel(self) -> None:
         self.call = None
@@ -57,7 +61,7 @@ class Stretch:
         return self._chain.world.now
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> Timer:
-        timer = Timer(call)
+        timer = Timer(call, self.time() + seconds)
         self._chain.later(seconds, self._number, timer.run)
         return timer
 
