@@ -143,12 +143,12 @@ class ReplicaLink(LinkState):
     def close(self, came: Sequence[ScannedTopic] = (), *, is_over: bool = False) -> None:
         """End the link. Even if this fails half way, the link holds nothing of the budget afterwards.
 
-        `came`: what there is of the answer awaited, and `is_over`: no more of it will come. Else all that is reserved
-        for it counts as sent. On the leader's side `let_pass` has told what did.
+        `came`: what there is of the answer awaited, and `is_over`: no more of it will come. Else what is reserved for
+        it counts as sent; on the leader's side what `let_pass` was told of.
         """
         fetch = self.in_flight
         try:
-            if fetch is not None and not self.throttle.takes_out and (is_over or not fetch.parts):
+            if fetch is not None and (not fetch.parts or (is_over and not self.throttle.takes_out)):
                 self.settle(came, _BROKEN_OFF)
             self.in_flight = None
             self.partitions.close()

@@ -48,3 +48,21 @@ async def test_of_an_answer_that_a_leader_breaks_off_what_came_counts(ending: st
         counted = 8_000 + 20_000 + (granted if ending == "client" else 8_000)
         assert throttle.ledger.reserved == 0
         assert empty - throttle.ledger.room() == pytest.approx(counted, abs=1)
+
+
+async def test_bytes_in_sync_of_an_answer_that_is_broken_off_count_on_the_leaders_side() -> None:
+    async with relaying() as relay:
+        settings = ThrottleSettings(rate=1_000_000, replicas={"t": ALL_REPLICAS})
+        relay.relay.throttle = throttle = Throttle("leader", 1, relay.relay.clock, settings)
+        empty = throttle.ledger.room()
+        client, broker = await relay.connect()
+        batch = struct.pack(">qi", 0, 19_988) + bytes(19_988)
+        for correlation_id, records in enumerate((b"", batch)):  # the first answer tells that the follower is in sync
+            await client.send(fetch(correlation_id, 2, topics=((b"t", ((0, 7, 100_000),)),)))
+            await broker.receive_frame()
+            answer = fetch_response(correlation_id, topics=((b"t", ((0, 7, records),)),))
+            await broker.send(answer[: len(answer) - len(records) + 8_000])
+            await client.receive(min(len(answer), len(answer) - len(records) + 8_000))
+        client.reset()
+        await relay.until(lambda: not relay.listener.links)
+        assert empty - throttle.ledger.room() == pytest.approx(8_000, abs=1)
