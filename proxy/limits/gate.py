@@ -256,7 +256,7 @@ class LinkGate:
             return self._not_counted()
         if head.api_key != PRODUCE:
             counts.on_passed = partial(self._fetched, client)
-            return PassOn(answer_watcher=counts)
+            return PassOn(Pending(head.correlation_id, watcher=counts))
         counts.left = head.frame_size
         counts.on_passed = partial(self._produced, client)
         if not head.expects_response:
@@ -266,15 +266,14 @@ class LinkGate:
         most_told = facts.most if is_transactional else MOST_TOLD_PRODUCE_SECONDS
         held = facts.seconds(request.sender.wait_seconds)
         answer = ProduceAnswer(self._stage, client, head.api_version, held, most_told, self._produce_answered)
-        return PassOn(answer, counts.watch)
+        return PassOn(Pending(head.correlation_id, answer), counts.watch)
 
     def _shortened(self, request: RequestBegins, passed: PassOn, held: float) -> Outcome:
         """Take what a Fetch without a session was held for off the time that it waits at the broker."""
         wait = request.sender.wait_seconds
-        if not held or not wait or passed.answer_watcher is None or _kind(request) != "fetch":
+        if not held or not wait or passed.pending is None or _kind(request) != "fetch":
             return passed
-        data = request.sender.with_wait(round(1000 * max(0.0, wait - held)))
-        return Send(data, Pending(request.head.correlation_id, watcher=passed.answer_watcher))
+        return Send(request.sender.with_wait(round(1000 * max(0.0, wait - held))), passed.pending)
 
     def _not_counted(self) -> PassOn:
         self._stage.not_counted["version"] += 1

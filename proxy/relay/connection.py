@@ -3,8 +3,8 @@
 `Connection.receive` takes what the peers have sent, in order. What is to be sent for it stands in `to_upstream` and
 `to_client`. Whatever else is to be done stands in attributes, at which `Link` looks after each call.
 
-What takes long, or has to wait, is one generator: it decides about a request, or settles an answer. Never both: nothing
-is taken behind a replica's fetch before its answer has gone.
+What takes long, or has to wait, is `work`, one generator: it decides about a request, or settles an answer. Never both:
+nothing is taken behind a replica's fetch before its answer has gone.
 """
 
 from __future__ import annotations
@@ -43,11 +43,9 @@ MOST_FRAMES: Final = 16
 """The most frames taken at once. Kafka's clients have at most five requests under way, its replica fetchers one."""
 
 _NOTHING: Final = memoryview(b"")
-_PLAIN: Final = PassOn()
-
 
 Phase = Literal["open", "draining", "lingering", "closed"]
-"""How far a link's life has come. It never goes back.
+"""How far a link's life has come, as the link has said. It never goes back.
 
 - `draining`: no further request is taken. Those that were have their answers.
 - `lingering`: the broker's connection is closed. The client has a moment to close its own. What it sends is dropped.
@@ -73,9 +71,10 @@ class Connection:
     """What goes to the broker, the oldest first. Whoever sends it takes it out."""
     to_client: list[Buffer] = field(default_factory=list)
     work: Waiting[None] | Steps[None] | None = None
-    """What is begun and not done: call `go_on`, when others had their turn. Until then no byte of the link is taken."""
+    """What is begun and not done. Without a `hold`, call `go_on` when others had their turn: until it is done, no byte
+    of the link is taken."""
     hold: Wait | None = None
-    """What the held request waits for: call `go_on` then. All later requests wait with it."""
+    """What the held request waits for: call `go_on` then. All later requests wait with it, and answers go on."""
     asked: bool | None = None
     """Whether bytes of a quota may come with the next answer. None: nothing was asked since the caller has looked."""
 
@@ -83,10 +82,9 @@ class Connection:
     opaque_reason: OpaqueReason | None = None
     """Why its bytes are not understood any more; None while they are."""
     gate: RequestGate | None = None
-    _deciding: Waiting[None] | Steps[None] | None = None  # what goes on then; there is no other work meanwhile
     _decided: ReplicaFetch | RequestBegins | None = None  # the request that is held or decided about
     _discarded: float = 0  # bytes still to come that do not go to the broker
-    _passing: PassOn = _PLAIN  # what was decided about the next request that passes
+    _passing: Pending | None = None  # of the next request that passes, where that was decided about
     _watcher: RequestWatcher | None = None  # of the request that passes now
 
     # What may be done
@@ -95,20 +93,36 @@ class Connection:
         """Return whether bytes of a peer that were read may be received now."""
         if self.phase == "closed" or self.phase == "lingering":
             return False
-        if self.work is not None or sender == "upstream":
-            return self.work is None
-        return self.hold is None and not self.is_crowded
+        return not self.is_working if sender == "upstream" else self._may_ask and not self.is_crowded
 
     def reads(self, sender: Sender) -> bool:
-        """Return whether more is to be read from a peer. While draining that is the rest of the request under way.
+        """Return whether more is to be read from a peer.
 
         What cannot be received yet is kept, and nothing more is read: so it is seen where a client goes away.
         """
         if self.phase == "lingering":
             return sender == "client"
-        if self.phase == "closed" or self.work is not None or sender in self.ended:
+        if self.phase == "closed" or self.is_working or sender in self.ended:
             return False
-        return sender == "upstream" or (self.hold is None and (self.phase == "open" or self.missing > 0))
+        return sender == "upstream" or self._may_ask
+
+    @property
+    def _may_ask(self) -> bool:
+        """Whether the client may send more: while draining, the rest of the request under way."""
+        requests = self.requests
+        return self.work is None and (self.phase == "open" or requests.opaque or requests.missing > 0)
+
+    @property
+    def is_working(self) -> bool:
+        """Whether there is work that only waits for its turn."""
+        return self.work is not None and self.hold is None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can follow: nobody waits for a held request, or nobody would answer it."""
+        if self.hold is not None or self.phase == "lingering":
+            return bool(self.ended)
+        return self.phase == "closed" or len(self.ended) == 2 or (self.phase == "draining" and "upstream" in self.ended)
 
     @property
     def is_crowded(self) -> bool:
@@ -123,11 +137,6 @@ class Connection:
         last = pending[-1]
         is_own = last.answer is not None or isinstance(last.observer, FetchResponseScanner)
         return is_own or len(pending) > MOST_PENDING
-
-    @property
-    def missing(self) -> float:
-        """Bytes of the request under way that are still to come, as far as that is known."""
-        return math.inf if self.requests.opaque else self.requests.missing
 
     @property
     def awaits_answer(self) -> bool:
@@ -150,17 +159,10 @@ class Connection:
 
     def next_is_large(self, sender: Sender, is_bulk: bool) -> bool:
         """Return whether a large buffer is worth it for a peer's next read. `is_bulk`: the last had large frames."""
-        stream: RequestStream | ResponseStream = self.requests
-        if sender == "upstream":
-            stream = self.responses
-            if stream.observer is not None:
-                return not stream.observer.is_dense
+        if sender == "upstream" and self.responses.observer is not None:
+            return not self.responses.observer.is_dense
+        stream: RequestStream | ResponseStream = self.requests if sender == "client" else self.responses
         return stream.opaque or stream.passing > SMALL_BUFFER_SIZE or is_bulk
-
-    def use_gate(self, gate: RequestGate) -> None:
-        """Ask `gate` about requests from here on."""
-        self.gate = gate
-        self.requests.may_hold = gate.may_hold
 
     # What has come
 
@@ -196,7 +198,7 @@ class Connection:
                     if isinstance(observer, FetchResponseScanner):
                         self._begin(self.fetches.settle(observer))
             return taken
-        for event in self.requests.receive(view, most):
+        for event in self.requests.receive(view, most if self.phase == "open" else 0):
             if (work := self._take_event(event)) is not None:
                 taken = self.requests.consumed
                 self._begin(work)
@@ -205,36 +207,21 @@ class Connection:
 
     def go_on(self) -> None:
         """Do more of the work, or decide about the held request again. If it goes, later ones may follow."""
-        work = self.work or self._deciding
-        self.work = self.hold = self._deciding = None
+        work, self.work, self.hold = self.work, None, None
         if work is not None:
             self._begin(work)
 
     def _begin(self, work: Waiting[None] | Steps[None]) -> None:
         """Do the first slice of it. Where it is not done then, nothing but `go_on` goes on."""
         said = run_slice(work)
-        if isinstance(said, Wait) and self.phase != "closed":
-            self.hold, self._deciding = said, work
-            self._close_if_over()
-        elif said is None and self.phase != "closed":
-            self.work = work
-
-    def end(self, sender: Sender) -> None:
-        """Note that a peer has sent its last byte, and that the other one was told."""
-        self.ended.add(sender)
-        self._close_if_over()
+        if said is not True:
+            self.work, self.hold = work, said
 
     # The end
 
     def drain(self) -> None:
         """Take no further request; those that were taken have their answers."""
         self.phase = "draining"
-
-    def held_bytes(self) -> bytes:
-        """Return what `give_up_held` drops, as it came: what follows it has not been taken."""
-        if isinstance(self._decided, ReplicaFetch):
-            return with_size(self._decided.frame)
-        return b"" if self._decided is None else self.requests.held_head
 
     def go_on_from(self, before: HandedOver) -> None:
         """Begin in the middle of a connection, between two requests. The caller takes what is `unread`."""
@@ -245,18 +232,23 @@ class Connection:
             self.requests.opaque = True
             self._take_event(BecameOpaque(before.opaque_reason))
 
-    def give_up_held(self) -> None:
-        """Drop the held request as if it had never come: its client will send it elsewhere."""
-        if self.hold is not None:
-            self._drop_work()
-            self.requests.drop()
+    def give_up_held(self) -> bytes:
+        """Drop the held request as if it had never come: its client will send it elsewhere.
+
+        Returns what is dropped, as it came. What follows it has not been taken.
+        """
+        if self.hold is None:
+            return b""
+        held, decided = self.requests.held_head, self._decided
+        self._drop_work()
+        self.requests.drop()
+        return with_size(decided.frame) if isinstance(decided, ReplicaFetch) else held
 
     def linger(self) -> None:
         """Throw away all that the client still sends. Call it when a draining link is idle."""
         self.phase = "lingering"
         self.requests.opaque = True
         self._discarded = math.inf
-        self._close_if_over()
 
     def close(self, *, is_over: bool = False) -> None:
         """Take nothing and hold nothing any more. `is_over`: no more can come of what the broker has begun to send."""
@@ -271,15 +263,10 @@ class Connection:
         self.requests.drop()
         self.gate = self.requests.may_hold = None
 
-    def _close_if_over(self) -> None:
-        """Close where nothing can follow: nobody waits for a held request, or nobody would answer it."""
-        if len(self.ended) == 2 or (self.ended and (self.hold is not None or self.phase != "open")):
-            self.phase = "closed"
-
     def _drop_work(self) -> None:
-        if (work := self.work or self._deciding) is not None:
-            work.close()
-        self.work = self.hold = self._deciding = self._decided = None
+        if self.work is not None:
+            self.work.close()
+        self.work = self.hold = self._decided = None
         if self.gate is not None:
             self.gate.gone()
 
@@ -301,11 +288,10 @@ class Connection:
                 if self.gate is None or self._goes_on(memoryview(buffer)):
                     self.to_upstream.append(buffer)
             case Expect(api_key, api_version, correlation_id, watcher) if not self._discarded:
-                passing, self._passing = self._passing, _PLAIN
-                watcher = watcher or passing.answer_watcher
+                passing, self._passing = self._passing, None
                 if api_key == SASL_AUTHENTICATE:
                     watcher = SaslAnswer(api_version, self.fetches.session_lasts)
-                self._expect(Pending(correlation_id, passing.observer, watcher=watcher))
+                self._expect(passing or Pending(correlation_id, watcher=watcher))
             case ReplicaFetch():
                 return self._decide(event, self.fetches.take(event))
             case PartDecoded():
@@ -353,9 +339,7 @@ class Connection:
         """Do with a request what was decided."""
         if isinstance(outcome, PassOn):
             assert isinstance(request, RequestBegins)  # noqa: S101 - a fetch that was collected is sent anew
-            self._watcher = outcome.watcher
-            if request.head.expects_response:
-                self._passing = outcome
+            self._watcher, self._passing = outcome.watcher, outcome.pending
             return
         if isinstance(request, RequestBegins):  # one that was collected did not pass anyway
             self._discarded = request.head.frame_size

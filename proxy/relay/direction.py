@@ -69,7 +69,7 @@ class Direction(Pump):
 
     def ended(self) -> None:
         """Note that one end has sent its last byte, and that the other end was told."""
-        self._core.end(self._sender)
+        self._core.ended.add(self._sender)
         self._link.carry_out()
 
     def failed(self, error: Exception) -> None:
@@ -99,10 +99,11 @@ class Direction(Pump):
             self.rest = memoryview(unread)
             self.pause(UNTAKEN)
 
-    def drop(self) -> None:
-        """Throw away the bytes that wait."""
-        self.rest = memoryview(b"")
+    def drop(self) -> bytes:
+        """Have no bytes wait any more. Returns those that did."""
+        rest, self.rest = bytes(self.rest), memoryview(b"")
         self.resume(UNTAKEN)
+        return rest
 
     def close(self) -> None:
         """Stop reading, and throw away what waits, as the link is closed."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import KW_ONLY, InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import Final
 
@@ -24,7 +24,6 @@ from weir.proxy.relay.open_link import HandedOver, Relayed, Sender, Why
 from weir.proxy.relay.outcomes import GateState, Wait
 from weir.proxy.relay.passage import Passage
 from weir.proxy.relay.pump import BLOCKED, IN_LINE, UNTAKEN
-from weir.proxy.relay.replica_sources import ReplicaSources
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.transport import TcpTransport, Transport
 
@@ -47,19 +46,16 @@ _LARGE_FETCH: Final = 2**14  # bytes: a fetch of more waits for its turn while i
 class Link:
     """A client's connection and its upstream's, from the moment that both exist until `close`: an OpenLink.
 
-    `peer` is the upstream broker's id where the route names it. `on_close` is called once, when both connections are
-    closed.
+    `on_close` is called once, when both connections are closed.
     """
 
     _side: Side
     _client: Transport
     _upstream: Transport
-    peer: InitVar[int | None]
-    _: KW_ONLY
-    sources: InitVar[ReplicaSources | None]
-    client_host: str
+    fetches: InitVar[ReplicaFetches]
     upstream_name: str
     on_close: Callable[[Link], None]
+    client_host: str = field(init=False)
     connection: Connection = field(init=False)
     from_client: Direction = field(init=False)
     from_upstream: Direction = field(init=False)
@@ -73,15 +69,13 @@ class Link:
     _gone_since: float | None = field(init=False, default=None)
     """When a client was found gone while a request of it was held."""
     _end_timer: asyncio.TimerHandle | None = field(init=False, default=None)
-    _has_ended: bool = field(init=False, default=False)
     _give: Callable[[Link, HandedOver], None] | None = field(init=False, default=None)  # while it is handed over
-    _unread: bytes = field(init=False, default=b"")  # of what is held or waits then
+    _unread: bytes = field(init=False, default=b"")  # what was read while it drained, and nobody has taken
     _kept: tuple[int, int, int] = field(init=False, default=(0, 0, 0))
     """As last told to `fetch_memory`: bytes of half a fetch, of whole ones; frames until then."""
 
-    def __post_init__(self, peer: int | None, sources: ReplicaSources | None) -> None:
-        side = self._side
-        fetches = ReplicaFetches(side, peer, sources, self.client_host)
+    def __post_init__(self, fetches: ReplicaFetches) -> None:
+        side, self.client_host = self._side, fetches.host
         self.connection = core = Connection(fetches, RequestStream(side.fetch_size_limit, fetches.decodes))
         self.from_client = Direction(self, core, "client", side, self._client, self._upstream)
         self.from_upstream = Direction(self, core, "upstream", side, self._upstream, self._client)
@@ -98,8 +92,10 @@ class Link:
 
     def use_gate(self) -> None:
         """Have a gate from the next request on, if the side has gates."""
-        if self.connection.gate is None and self._side.new_gate is not None:
-            self.connection.use_gate(self._side.new_gate(self))
+        core, new_gate = self.connection, self._side.new_gate
+        if core.gate is None and new_gate is not None:
+            core.gate = new_gate(self)
+            core.requests.may_hold = core.gate.may_hold
 
     # What the core asks for
 
@@ -116,19 +112,21 @@ class Link:
             core.asked = None
         if core.to_client:
             self.from_upstream.flush()
-        if core.phase == "closed":
+        if core.is_over:
             self.close()
             return
         if core.phase == "draining":
-            self._take_no_more()
+            if not core.requests.opaque and not core.is_working:  # what is in flight there, only the peers know
+                self._unread += core.give_up_held() + self.from_client.drop()
+                self.from_client.large_reads = False
             self._loop.call_soon(self._finish_if_idle)  # after the bytes that arrived were sent
         self._note_kept()
-        if core.work is not None:
+        if core.is_working:
             self._side.turns.add(self._go_on)
         elif core.hold is not self._hold:
             self._hold = core.hold
             self._side.held.wait(self, self._hold)
-        if not self._has_ended:  # it may just have been evicted
+        if core.phase != "closed":  # it may just have been evicted
             self.from_client.follow()
             self.from_upstream.follow()
             if core.ended and self._end_timer is None:
@@ -136,7 +134,7 @@ class Link:
 
     def _go_on(self) -> None:
         """Have more of the core's work done, or the held request decided about again."""
-        if self._has_ended:
+        if self.connection.phase == "closed":
             return
         try:
             self.connection.go_on()
@@ -236,9 +234,8 @@ class Link:
 
     def close(self) -> None:
         """Close both connections at once. Unsent bytes are lost."""
-        if self._has_ended:
+        if self.connection.phase == "closed":
             return
-        self._has_ended = True
         if (reason := self.connection.opaque_reason) is not None:
             self._side.stats.opaque[reason] -= 1
         if self._is_clients:
@@ -265,20 +262,6 @@ class Link:
         self.connection.free()
         del self.from_client, self.from_upstream, self._passage
 
-    def _take_no_more(self) -> None:
-        """While draining: read to the end of the request under way, and no further.
-
-        A held request counts as not taken.
-        """
-        core = self.connection
-        if core.requests.opaque or core.work is not None:
-            return  # only the peers know what is in flight on an opaque connection: it goes on until the time is over
-        if self._give is not None:
-            self._unread += core.held_bytes() + bytes(self.from_client.rest)
-        core.give_up_held()
-        self.from_client.drop()
-        self.from_client.read_limit = core.requests.missing
-
     def _finish_if_idle(self) -> None:
         """While draining: when nothing is in flight, close the sending side, and let the client close its own."""
         core = self.connection
@@ -294,7 +277,7 @@ class Link:
         if core.requests.opaque:
             return  # only the peers know whether something is in flight
         core.linger()
-        if "client" in core.ended:
+        if core.is_over:
             self.close()
             return
         self.from_client.close()

@@ -13,6 +13,7 @@ from typing import Final
 
 from weir.proxy.config.address import Address
 from weir.proxy.relay.admission import Refusal
+from weir.proxy.relay.fetches import ReplicaFetches
 from weir.proxy.relay.link import Link
 from weir.proxy.relay.open_link import HandedOver
 from weir.proxy.relay.replica_sources import ReplicaSources
@@ -297,16 +298,8 @@ class Listener:
     def _open(
         self, near: Transport, far: Transport, host: str, upstream: Upstream, before: HandedOver | None = None
     ) -> Link:
-        link = Link(
-            self.side,
-            near,
-            far,
-            upstream.peer,
-            sources=self.sources,
-            client_host=host,
-            upstream_name=str(upstream),
-            on_close=self._closed,
-        )
+        fetches = ReplicaFetches(self.side, upstream.peer, self.sources, host)
+        link = Link(self.side, near, far, fetches, str(upstream), self._closed)
         self.links.add(link)
         link.start(before)
         return link

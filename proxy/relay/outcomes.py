@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import Head, RequestHead
-from weir.protocol.response_stream import Pending, ResponseObserver, ResponseWatcher
+from weir.protocol.response_stream import Pending, ResponseWatcher
 from weir.protocol.steps import T
 
 RequestWatcher = Callable[[memoryview], bool]
@@ -20,12 +20,11 @@ raise."""
 class PassOn(Struct, frozen=True):
     """The request, of which nothing was collected, goes to the broker as it came.
 
-    `observer` or `answer_watcher`, if there is one, sees the response, and `watcher` the request, where it is streamed.
+    `pending`, if there is one, waits for the response, and `watcher` sees the request, where it is streamed.
     """
 
-    observer: ResponseObserver | None = None
+    pending: Pending | None = None
     watcher: RequestWatcher | None = None
-    answer_watcher: ResponseWatcher | None = None
 
 
 class Send(Struct, frozen=True):

@@ -58,8 +58,6 @@ class Pump:
     """How many bytes more may be sent."""
     large_reads: bool = False
     """Whether a large buffer is worth borrowing for the next read."""
-    read_limit: int = 0
-    """The most bytes that the next read may take; 0 is no limit."""
     waits_in_line: bool = False
     """Whether a read has to wait for its turn: the last one brought more than could be taken at once."""
     moved: int = 0
@@ -182,7 +180,7 @@ class Pump:
                 return
             buffer = self._borrowed = self._pool.borrow(self.large_reads, self.moved)
             try:
-                size = self._source.receive_into(buffer, min(self.read_limit, len(buffer)))
+                size = self._source.receive_into(buffer)
             except (BlockingIOError, InterruptedError):
                 self._give_back()
                 return

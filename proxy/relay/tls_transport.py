@@ -60,10 +60,9 @@ class TlsTransport(Transport):
         self._send_waits_for_read = False
         self._reread: asyncio.Handle | None = None
 
-    def receive_into(self, buffer: memoryview, size: int = 0, /) -> int:
+    def receive_into(self, buffer: memoryview, /) -> int:
         """Decrypt as many records as there are and as fit."""
-        wanted = size or len(buffer)
-        received = 0
+        wanted, received = len(buffer), 0
         if self._ahead:
             received = min(len(self._ahead), wanted)
             buffer[:received] = self._ahead[:received]

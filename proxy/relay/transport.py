@@ -121,8 +121,8 @@ class Transport:
         """Whether a watcher is called again for bytes that it left unread. If not, it has to read until none are left.
         """
 
-    def receive_into(self, buffer: memoryview, size: int, /) -> int:
-        """Read up to `size` bytes (0: as many as fit). Returns how many came; 0 at the end of the stream."""
+    def receive_into(self, buffer: memoryview, /) -> int:
+        """Read as many bytes as fit. Returns how many came; 0 at the end of the stream."""
         raise NotImplementedError
 
     def send(self, data: Buffer, /) -> int:
@@ -191,7 +191,7 @@ class TcpTransport(Transport):
     def __init__(self, connection: socket.socket) -> None:
         super().__init__(connection)
         # The socket's own methods: wrapping each in a method of this class would cost throughput.
-        self.receive_into: Callable[[memoryview, int], int] = connection.recv_into
+        self.receive_into: Callable[[memoryview], int] = connection.recv_into
         self.send: Callable[[Buffer], int] = connection.send
         self.send_many: Callable[[Sequence[Buffer]], int] = connection.sendmsg
 

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 from weir.protocol.steps import Steps, T
 
@@ -94,9 +94,9 @@ class TurnBudget:
         self._next = loop.call_later(delay, self.run) if delay > 0 else loop.call_soon(self.run)
 
 
-def run_slice(steps: Generator[T | None, None, None]) -> T | bool | None:
+def run_slice(steps: Generator[T | None, None, None]) -> T | Literal[True] | None:
     """Run some of `steps`. Returns True where none is left, and what a step has said where one has said something."""
-    said: T | bool | None = next(steps, True)
+    said: T | Literal[True] | None = next(steps, True)
     if said is None:  # most work has one step, and is not worth a look at the time
         end = time.perf_counter() + SLICE_SECONDS
         while said is None and time.perf_counter() < end:

@@ -52,10 +52,10 @@ class WorkerTransport(Transport):
         self._sent = 0
         self._has_finished = False
 
-    def receive_into(self, buffer: memoryview, size: int = 0, /) -> int:
+    def receive_into(self, buffer: memoryview, /) -> int:
         """Read what the worker has decrypted."""
         try:
-            received = self.connection.recv_into(buffer, size)
+            received = self.connection.recv_into(buffer)
         except ConnectionResetError as error:
             raise self._failure() or error from None
         if not received and (failure := self._failure()) is not None:

@@ -23,6 +23,7 @@ from weir.protocol.header import FETCH, PRODUCE
 from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import RequestHead, read_request_head
 from weir.protocol.request_sender import RequestSender
+from weir.protocol.response_stream import Pending
 from weir.proxy.admin.fleet import Target
 from weir.proxy.config.address import Address
 from weir.proxy.limits.gate import LinkGate
@@ -149,7 +150,7 @@ class Connection:
             self._asked_at = self._clock()
             begins, request, _ = _messages(self.task)
             seen_by = self._gate.may_hold(begins.head, request, False)
-            outcome = self._gate.arrived(begins) if isinstance(seen_by, bool) else PassOn(answer_watcher=seen_by)
+            outcome = self._gate.arrived(begins) if isinstance(seen_by, bool) else PassOn(Pending(0, watcher=seen_by))
             if isinstance(outcome, PassOn):
                 self._take(outcome)
             else:
@@ -177,7 +178,7 @@ class Connection:
             self._told_by(outcome.pending.answer[_THROTTLE_TIME_AT])
         else:
             if isinstance(outcome, Send):  # with less time to wait at the broker
-                outcome = PassOn(answer_watcher=outcome.pending.watcher)
+                outcome = PassOn(outcome.pending)
             self._passed, self.at = outcome, now + (self.task.poll_seconds or self._world.round_trip())
             if outcome.watcher is not None:
                 outcome.watcher(memoryview(_messages(self.task)[1]))
@@ -188,13 +189,15 @@ class Connection:
         if self._backlog is not None:
             self._backlog.done()
         whole = _messages(self.task)[2]
-        if passed.answer_watcher is not None:
-            passed.answer_watcher.left = len(whole)
-            assert passed.answer_watcher.receive(memoryview(whole)) == len(whole)
-            passed.answer_watcher.passed()
+        assert passed.pending is not None
+        watcher, observer = passed.pending.watcher, passed.pending.observer
+        if watcher is not None:
+            watcher.left = len(whole)
+            assert watcher.receive(memoryview(whole)) == len(whole)
+            watcher.passed()
         else:
-            assert passed.observer is not None
-            out, taken = passed.observer.receive(memoryview(bytearray(whole)))
+            assert observer is not None
+            out, taken = observer.receive(memoryview(bytearray(whole)))
             assert taken == len(whole)
             whole = b"".join(bytes(one) for one in out)
         if not self.task.produces and not self.task.poll_seconds:

@@ -63,8 +63,9 @@ class Connection:
         while self._answers and self._answers[0][0] <= now:
             _, passed = self._answers.popleft()
             if passed is not None:
-                assert passed.observer is not None
-                passed.observer.receive(memoryview(bytearray(produced(1))))
+                assert passed.pending is not None
+                assert passed.pending.observer is not None
+                passed.pending.observer.receive(memoryview(bytearray(produced(1))))
                 self._queue.append(self._produce)
         if self._beat_at is None and now >= self._last_beat + EVERY:
             self._beat_at = self._last_beat = now

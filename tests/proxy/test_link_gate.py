@@ -68,9 +68,9 @@ class Gate:
         return self.passed()
 
     def passed(self) -> PassOn:
-        return PassOn(
-            self.readers.popleft() if self.readers else None, self.watchers.popleft() if self.watchers else None
-        )
+        reader = self.readers.popleft() if self.readers else None
+        pending = Pending(self.asked[-1][1], reader) if self.asked else None
+        return PassOn(pending, self.watchers.popleft() if self.watchers else None)
 
     def standing(self, *, sends: bool) -> GateState:
         return GateState()

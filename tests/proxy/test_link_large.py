@@ -68,7 +68,7 @@ def no_collection() -> Iterator[None]:
 
 
 def is_working(relay: Relaying) -> bool:
-    return any(link.connection.work is not None for link in relay.listener.links)
+    return any(link.connection.is_working for link in relay.listener.links)
 
 
 @pytest.mark.long

@@ -12,6 +12,7 @@ import pytest
 from tests.fakes.relaying import PoisonedPool, ScriptedThrottle, logged
 from tests.protocol.wire import fetch, fetch_response, produce, request, response
 from weir.protocol.response_scanner import Buffer
+from weir.proxy.relay.fetches import ReplicaFetches
 from weir.proxy.relay.link import Link
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stats import RelayStats
@@ -33,9 +34,9 @@ class FakeTransport(Transport):
         self.on_read: Callable[[], None] | None = None
         self.on_send: Callable[[], None] | None = None
 
-    def receive_into(self, buffer: memoryview, size: int, /) -> int:
+    def receive_into(self, buffer: memoryview, /) -> int:
         self._check()
-        count = min(size or len(buffer), len(buffer), len(self.arriving))
+        count = min(len(buffer), len(self.arriving))
         if not count and not self.has_ended:
             raise BlockingIOError
         buffer[:count] = self.arriving[:count]
@@ -117,9 +118,7 @@ async def live(rng: random.Random) -> None:
     with logged() as (log, lines):
         relay = Side(cast(Throttle, throttle), RelayStats("leader"), log, pool)
         client, upstream = FakeTransport(), FakeTransport()
-        link = Link(
-            relay, client, upstream, 5, sources=None, client_host="c", upstream_name="u", on_close=closed.append
-        )
+        link = Link(relay, client, upstream, ReplicaFetches(relay, 5), "u", closed.append)
         link.start()
         replica_fetches: dict[int, bool] = {}
 
@@ -178,7 +177,7 @@ async def test_what_a_link_has_to_tell_is_counted_though_it_is_evicted_first() -
     with logged() as (log, _):
         relay = Side(cast(Throttle, ScriptedThrottle()), RelayStats("leader"), log)
         ends = FakeTransport(), FakeTransport()
-        link = Link(relay, *ends, 5, sources=None, client_host="c", upstream_name="u", on_close=lambda _: None)
+        link = Link(relay, *ends, ReplicaFetches(relay, 5), "u", lambda _: None)
         link.start()
         link.connection.receive("client", memoryview(b"\x16\x03\x01\x02\x00\x01"))
         link.evict("fetch_memory")

@@ -176,16 +176,6 @@ async def test_pump_stopped_while_nothing_comes_stays_in_the_loop(piped: Piped) 
     pump.close()
 
 
-async def test_a_read_limit_is_not_passed(piped: Piped) -> None:
-    pump = piped.pump()
-    pump.read_limit = 3
-    await piped.sender.send(b"0123456789")
-    pump.resume(STOPPED)
-    await piped.receiver.expect(b"0123456789")
-    assert piped.owner.sizes == [3, 3, 3, 1]
-    pump.close()
-
-
 async def test_large_reads_are_as_large_as_a_large_buffer(piped: Piped) -> None:
     for connection in (piped.sender.connection, piped.target):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**20)
@@ -223,7 +213,7 @@ async def test_endless_source_is_read_once_or_twice_in_a_turn(piped: Piped, is_t
     """Other connections wait for the rest of the turn. With TLS the loop may tell of what is left, or may not."""
     source, target = TcpTransport(piped.source), TcpTransport(piped.target)
 
-    def receive_into(buffer: memoryview, size: int) -> int:
+    def receive_into(buffer: memoryview) -> int:
         if not is_told:
             with contextlib.suppress(BlockingIOError):
                 piped.source.recv(1)
