@@ -6,7 +6,6 @@ Fetches that are held are then planned again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -15,6 +14,7 @@ from weir.proxy.cluster.view import Broker, InSyncReplicas, Partitions, ToldMove
 from weir.proxy.config.address import IPAddress, numeric_address
 from weir.proxy.relay.replica_sources import Addresses
 from weir.proxy.relay.side import Side
+from weir.proxy.slices import stopped
 from weir.quota.throttle import Throttle
 
 MOST_TOPICS_BEHIND: Final = 200
@@ -106,10 +106,7 @@ class BrokerAddresses:
 
     async def close(self) -> None:
         """Cancel the resolution that is under way."""
-        if self._resolving is not None:
-            self._resolving.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._resolving
+        await stopped(self._resolving)
 
     async def _resolve(self, brokers: Mapping[int, Broker]) -> None:
         for broker_id, broker in brokers.items():

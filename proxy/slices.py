@@ -1,4 +1,4 @@
-"""Long loops of the sidecar's own tasks, during which every connection goes on, and waits between them."""
+"""The sidecar's own tasks: long loops, during which every connection goes on, waits between them, and their end."""
 
 import asyncio
 import contextlib
@@ -22,3 +22,11 @@ async def wait_at_most(event: asyncio.Event, seconds: float | None) -> None:
         # not wait_for: in Python 3.11 it loses a cancellation that comes together with the event
         async with asyncio.timeout(seconds):
             await event.wait()
+
+
+async def stopped(task: asyncio.Task[None] | None) -> None:
+    """Cancel a task, if there is one, and wait for its end."""
+    if task is not None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

@@ -25,7 +25,7 @@ from weir.proxy.relay.listener import Listener, Upstream
 from weir.proxy.relay.replica_sources import Addresses, ReplicaSources
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stand_in import stand_ins
-from weir.proxy.slices import wait_at_most
+from weir.proxy.slices import stopped, wait_at_most
 from weir.quota.settings import SideName
 
 REFRESH_SECONDS: Final = ALIVE_SECONDS / 5
@@ -196,11 +196,8 @@ class Capture:
 
     async def step_out(self) -> None:
         """Let all new connections pass beside this sidecar from now on; those that stand are the caller's to close."""
-        if self._running is not None:
-            self._running.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._running
-            self._running = None
+        await stopped(self._running)
+        self._running = None
         self._leave()
 
     def close(self) -> None:

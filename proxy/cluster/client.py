@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -14,7 +13,7 @@ from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.view import NOTHING, ClusterView, Takers
 from weir.proxy.config.address import Address
 from weir.proxy.log import EventLog, innermost_frame
-from weir.proxy.slices import wait_at_most
+from weir.proxy.slices import stopped, wait_at_most
 
 _Answer = TypeVar("_Answer")
 
@@ -120,10 +119,7 @@ class ClusterClient:
 
     async def close(self) -> None:
         """Stop asking. The view stays as it is, and so does all that follows from it."""
-        if self._running is not None:
-            self._running.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._running
+        await stopped(self._running)
         self.connections.close()
 
     async def run(self) -> None:

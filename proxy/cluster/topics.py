@@ -142,17 +142,16 @@ class TopicPoll(Poll):
     _wants: Wants
     _names: TopicNames
     _removed: RemovedReplicas
-    _clock: Callable[[], float]
     _poll_seconds: float = DEFAULT_POLL_SECONDS
     _min_isr: MinIsr | None = None
+    _at: float = -math.inf
 
     def __post_init__(self) -> None:
-        self._at = self._clock()
         self.longest_retry = MAX_IDLE_RETRY_SECONDS if self._min_isr is None else self._poll_seconds
 
     def due_now(self) -> None:
         """Make it due in the next round."""
-        self._at = self._clock()
+        self._at = -math.inf
 
     def due_at(self, client: ClusterClient) -> float:
         """Return when to ask next (clock seconds)."""
@@ -160,7 +159,7 @@ class TopicPoll(Poll):
 
     async def ask(self, client: ClusterClient) -> None:
         """Ask for what is wanted, publish it, and forget the lag of replicas that no longer follow."""
-        self._at = self._clock() + self._poll_seconds
+        self._at = client.clock() + self._poll_seconds
         wanted = in_slices(self._wants.throttled_topics(), _TOPICS_PER_SLICE)
         throttled = [topic.encode() async for topic in wanted]
         for _ in self._removed.check():
@@ -176,7 +175,7 @@ class TopicPoll(Poll):
             client.has_topic_ids = False
             self.due_now()  # as soon as some broker is known to have ids
             return
-        client.stats.confirmed_at = self._clock()
+        client.stats.confirmed_at = client.clock()
         in_sync = client.view.in_sync
         if self._min_isr is not None:
             in_sync = await in_sync_of(topics, throttled, in_sync)
@@ -194,7 +193,7 @@ class TopicPoll(Poll):
 
         What is known of brokers and of names stays, and a replica goes on lagging.
         """
-        self._at = self._clock()
+        self.due_now()
         view = replace(client.view, topics=NOTHING.topics, in_sync=NOTHING.in_sync)
         client.publish(replace(view, under_min_isr=NOTHING.under_min_isr))
 

@@ -43,7 +43,7 @@ def watch_cluster(
     if config.cluster is None:
         takes = Takers(takers.names_generation)
         outage = Outage(log, "topic_ids_not_asked", "topic_ids_recovered", _WITHOUT_ANSWERS)
-        topics, longest_retry = TopicPoll(wants, names, removed, clock), MAX_RETRY_SECONDS
+        topics, longest_retry = TopicPoll(wants, names, removed), MAX_RETRY_SECONDS
     else:
         # imported here: aiokafka costs memory that most sidecars can save
         from weir.proxy.cluster.follow import ThrottlePoll
@@ -55,7 +55,7 @@ def watch_cluster(
         options = connection_options(config.cluster, strict=config.strict_tls)
         open_channel = partial(KafkaChannel.open, options=options)
         longest_retry = config.cluster.poll_seconds
-        topics = TopicPoll(wants, names, removed, clock, longest_retry, MinIsr(min_isr_of))
+        topics = TopicPoll(wants, names, removed, longest_retry, MinIsr(min_isr_of))
         stats.known(MinIsr.what)
         part = config.cluster.followed_part if config.cluster.follow_throttles else None
         follower = ThrottlePoll(config.broker_id, part, wants, log, stats)

@@ -6,7 +6,6 @@ The counts are cut off in one step. Their lines are made and encoded in slices, 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
 from collections import Counter
@@ -23,6 +22,7 @@ from weir.proxy.export.sample import ExportStats, Sample, SampleSink
 from weir.proxy.log import EventLog, innermost_frame
 from weir.proxy.relay.open_link import Relayed
 from weir.proxy.relay.stats import RelayStats
+from weir.proxy.slices import stopped
 from weir.quota.counters import IntervalCounts
 from weir.quota.throttle import Throttle
 from weir.samples.limit_lines import ClientCounts, cut_clients, limit_lines
@@ -85,9 +85,7 @@ class Exporter:
         """Take a last sample, of the interval that has not ended, and have everything written."""
         if self._running is None:
             return
-        self._running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._running
+        await stopped(self._running)
         self._running = None
         await self._take_safely()
         await asyncio.gather(*(sink.close(CLOSE_SECONDS) for sink in self._sinks))

@@ -18,6 +18,7 @@ from aiokafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
 from weir.proxy.config.tables import KafkaExport
 from weir.proxy.export.sample import ExportStats, Sample
 from weir.proxy.log import EventLog, os_error_reason
+from weir.proxy.slices import stopped
 
 REQUEST_TIMEOUT_SECONDS: Final = 10.0
 FIRST_PAUSE_SECONDS: Final = 1.0
@@ -68,9 +69,7 @@ class KafkaSink:
             async with asyncio.timeout(seconds):
                 while self._buffer and not self._running.done():
                     await self._empty.wait()
-        self._running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._running
+        await stopped(self._running)
         if self._buffer:
             self._log.fault("samples_lost", self._peer(), samples=len(self._buffer))
         while self._buffer:
