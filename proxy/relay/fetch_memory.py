@@ -28,6 +28,7 @@ _SHARE_OF_ONE_SOURCE: Final = 2  # one address has at most half of the memory, e
 
 @dataclass(slots=True)
 class _Kept:
+    fetch: int = 0
     half: int = 0
     whole: int = 0
     began_at: float = 0.0
@@ -64,18 +65,18 @@ class FetchMemory:
     _sources: dict[str, _Source] = field(default_factory=dict)
     _sweep: asyncio.TimerHandle | None = None
 
-    def keep(self, link: OpenLink, *, half: int, whole: int, is_new: bool = False) -> None:
+    def keep(self, link: OpenLink, *, half: int, whole: int, fetch: int = 0) -> None:
         """Note what `link` keeps now: `half` bytes of a fetch under way, and `whole` bytes of whole requests.
 
-        `is_new` says that `half` belongs to another fetch than at the last call. This or another link may be evicted
-        before the call returns.
+        `fetch` is a number that tells the one under way from those before. This or another link may be evicted before
+        the call returns.
         """
         if not half and not whole:
             self.drop(link)
             return
         source = self._sources.setdefault(link.client_host, _Source())
         kept = source.keepers.setdefault(link, _Kept())
-        now = self.clock()
+        now, is_new = self.clock(), fetch != kept.fetch
         grown = half + whole - kept.size
         if is_new or half != kept.half:
             kept.grew_at = now
@@ -84,7 +85,7 @@ class FetchMemory:
             if half:
                 source.halves[link] = None
                 kept.began_at = now
-        kept.half, kept.whole = half, whole
+        kept.fetch, kept.half, kept.whole = fetch, half, whole
         source.size += grown
         self.total += grown
         if grown > 0:
@@ -131,8 +132,9 @@ class FetchMemory:
             self._evict(_next_to_go(largest), "fetch_memory")
 
     def _evict(self, link: OpenLink, why: Why) -> None:
+        size = self._sources[link.client_host].keepers[link].size
         self.drop(link)
-        link.evict(why)
+        link.evict(why, size)
 
 
 def _is_overdue(kept: _Kept, now: float) -> bool:

@@ -71,8 +71,6 @@ class Link:
     _end_timer: asyncio.TimerHandle | None = field(init=False, default=None)
     _give: Callable[[Link, HandedOver], None] | None = field(init=False, default=None)  # while it is handed over
     _unread: bytes = field(init=False, default=b"")  # what was read while it drained, and nobody has taken
-    _kept: tuple[int, int, int] = field(init=False, default=(0, 0, 0))
-    """As last told to `fetch_memory`: bytes of half a fetch, of whole ones; frames until then."""
 
     def __post_init__(self, fetches: ReplicaFetches) -> None:
         side, self.client_host = self._side, fetches.host
@@ -171,17 +169,14 @@ class Link:
             return 0
 
     def _note_kept(self) -> None:
-        """Tell what is kept of requests, where that has changed."""
-        core, before = self.connection, self._kept
-        half = core.requests.collected
-        self._kept = half, core.whole_bytes + len(self.from_client.rest), core.requests.frames if half else 0
+        """Tell what is kept of requests."""
+        core, memory = self.connection, self._side.fetch_memory
+        half, whole = core.requests.collected, core.whole_bytes + len(self.from_client.rest)
+        memory.keep(self, half=half, whole=whole, fetch=core.requests.frames)
         if half >= _LARGE_FETCH:
             self.from_client.waits_in_line = True
-        if self._kept != before:
-            memory = self._side.fetch_memory
-            memory.keep(self, half=half, whole=self._kept[1], is_new=self._kept[2] != before[2])
-            if half:
-                memory.watch(self._loop)
+        if half:
+            memory.watch(self._loop)
 
     def _see_whose(self) -> None:
         core, stats = self.connection, self._side.stats
@@ -227,20 +222,22 @@ class Link:
                 (self.from_client if sender == "client" else self.from_upstream).flush()
         self.close()
 
-    def evict(self, why: Why) -> None:
-        """Report why the link has to go, and close it."""
-        self._side.evicted(why, self.client_host, sum(self._kept[:2]))
+    def evict(self, why: Why, kept_bytes: int = 0) -> None:
+        """Report why the link has to go, which keeps so much of requests, and close it."""
+        self._side.evicted(why, self.client_host, kept_bytes)
         self.close()
 
     def close(self) -> None:
         """Close both connections at once. Unsent bytes are lost."""
-        if self.connection.phase == "closed":
+        core = self.connection
+        if core.phase == "closed":
             return
-        if (reason := self.connection.opaque_reason) is not None:
+        core.phase = "closed"  # first, as what follows may fail, and close it once more
+        if (reason := core.opaque_reason) is not None:
             self._side.stats.opaque[reason] -= 1
         if self._is_clients:
             self._see_whose()
-        is_under_way = bool(self.connection.responses.pending)
+        is_under_way = bool(core.responses.pending)
         is_over = is_under_way and self._upstream.is_gone() and not self.from_upstream.unsent
         self.from_client.close()
         self.from_upstream.close()
@@ -249,7 +246,7 @@ class Link:
             self._end_timer.cancel()
         self._client.close()
         self._upstream.close()
-        self.connection.close(is_over=is_over)
+        core.close(is_over=is_over)
         self._hold = None
         self._side.held.wait(self, None)
         self._side.held.wake_soon()

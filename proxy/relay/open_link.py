@@ -66,5 +66,5 @@ class OpenLink(Protocol):
     def replan(self) -> None:
         """Decide about the held request again."""
 
-    def evict(self, why: Why) -> None:
-        """Report why the link has to go, and close it."""
+    def evict(self, why: Why, kept_bytes: int = 0) -> None:
+        """Report why the link has to go, which keeps so much of requests, and close it."""

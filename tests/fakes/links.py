@@ -35,7 +35,7 @@ class FakeLink:
     def replan(self) -> None:
         """Nothing is held."""
 
-    def evict(self, why: Why) -> None:
+    def evict(self, why: Why, kept_bytes: int = 0) -> None:
         """Remember why."""
         self.why = why
 

@@ -79,7 +79,7 @@ def test_a_half_that_is_of_another_fetch_is_as_young_as_that() -> None:
     links = links_of("a", "a", "a")
     for link in links:
         memory.keep(link, half=10, whole=0)
-    memory.keep(links[0], half=10, whole=0, is_new=True)
+    memory.keep(links[0], half=10, whole=0, fetch=1)
     memory.keep(links[2], half=40, whole=0)
     assert gone(links) == [False, True, False]
 
@@ -118,7 +118,7 @@ def test_half_that_grows_slowly_is_evicted_after_30_seconds() -> None:
     links = links_of("a", "a")
     for second in range(30):
         for link in links:
-            memory.keep(link, half=second + 1, whole=0, is_new=second == 15 and link is links[1])
+            memory.keep(link, half=second + 1, whole=0, fetch=second // 15 if link is links[1] else 0)
         memory.expire()
         assert gone(links) == [False, False]
         clock.move(1.0)

@@ -413,6 +413,21 @@ async def test_throttle_raising_when_it_is_closed_disturbs_no_one() -> None:
         assert relay.stats.throttle_errors == 1
 
 
+async def test_throttle_raising_when_a_link_tells_its_end_disturbs_no_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: float) -> float:
+        raise RuntimeError("bug")
+
+    async with relaying() as relay:
+        client, broker = await relay.connect(fetch(1, 5))
+        (link,) = relay.listener.links
+        link._passage.begin(is_granted=True)
+        monkeypatch.setattr(relay.throttle, "let_pass", fail)
+        client.close()
+        broker.close()
+        await relay.until(lambda: relay.stats.connections == 0)
+        assert relay.stats.throttle_errors in (1, 2)  # perhaps it was told before, as the link has looked
+
+
 class Detached:
     """One connection's replica fetches without a connection: the throttle is scripted."""
 

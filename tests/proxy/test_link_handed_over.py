@@ -142,6 +142,21 @@ async def test_link_with_too_much_that_nobody_took_is_drained() -> None:
         await broker.expect_end()
 
 
+async def test_end_of_a_long_request_brings_little_of_what_follows() -> None:
+    """What comes with it is carried, and with more than MOST_CARRIED the link would be drained."""
+    long, behind = request(3, 0, 1, bytes(300_000)), request(3, 0, 2, bytes(200_000))
+    async with relaying() as relay:
+        client, broker = await relay.connect(long[:-10])
+        async with handing_over(relay) as (handing, _):
+            sending = asyncio.create_task(client.send(long[-10:] + behind))
+            await broker.expect(long[-10:])
+            await broker.send(response(1))
+            await client.expect(response(1))
+            await broker.expect(behind)
+            await sending
+        assert len(handing.told[0].unread) <= MOST_CARRIED
+
+
 @pytest.mark.parametrize("seed", range(10))
 async def test_every_byte_passes_once_however_often_it_is_handed_over(seed: int) -> None:
     rng = random.Random(seed)
