@@ -75,14 +75,14 @@ class Connection:
     of the link is taken."""
     hold: Wait | None = None
     """What the held request waits for: call `go_on` then. All later requests wait with it, and answers go on."""
-    asked: bool | None = None
+    is_granted: bool | None = None
     """Whether bytes of a quota may come with the next answer. None: nothing was asked since the caller has looked."""
 
     # What it keeps
     opaque_reason: OpaqueReason | None = None
     """Why its bytes are not understood any more; None while they are."""
     gate: RequestGate | None = None
-    _decided: ReplicaFetch | RequestBegins | None = None  # the request that is held or decided about
+    _undecided: ReplicaFetch | RequestBegins | None = None  # the request that is held or decided about
     _discarded: float = 0  # bytes still to come that do not go to the broker
     _passing: Pending | None = None  # of the next request that passes, where that was decided about
     _watcher: RequestWatcher | None = None  # of the request that passes now
@@ -141,12 +141,12 @@ class Connection:
     @property
     def awaits_answer(self) -> bool:
         """Whether the client waits for an answer to the held request: not of a Produce with acks=0."""
-        return not isinstance(self._decided, RequestBegins) or self._decided.head.expects_response
+        return not isinstance(self._undecided, RequestBegins) or self._undecided.head.expects_response
 
     @property
     def whole_bytes(self) -> int:
         """Bytes of a fetch that came whole, while it is decided about or held. Other requests wait in their socket."""
-        return len(self._decided.frame) if isinstance(self._decided, ReplicaFetch) else 0
+        return len(self._undecided.frame) if isinstance(self._undecided, ReplicaFetch) else 0
 
     @property
     def is_idle(self) -> bool:
@@ -174,7 +174,7 @@ class Connection:
         if sender == "client":
             if not self.requests.skip(len(view)):
                 return False
-            if self._goes_on(view):
+            if self._forwards(view):
                 self.to_upstream.append(view)
             return True
         if self.responses.skip(len(view)) or self.responses.looks(view):
@@ -219,10 +219,6 @@ class Connection:
 
     # The end
 
-    def drain(self) -> None:
-        """Take no further request; those that were taken have their answers."""
-        self.phase = "draining"
-
     def go_on_from(self, before: HandedOver) -> None:
         """Begin in the middle of a connection, between two requests. The caller takes what is `unread`."""
         self.fetches.session_end = before.session_end
@@ -239,7 +235,7 @@ class Connection:
         """
         if self.hold is None:
             return b""
-        held, decided = self.requests.held_head, self._decided
+        held, decided = self.requests.held_head, self._undecided
         self._drop_work()
         self.requests.drop()
         return with_size(decided.frame) if isinstance(decided, ReplicaFetch) else held
@@ -251,8 +247,10 @@ class Connection:
         self._discarded = math.inf
 
     def close(self, *, is_over: bool = False) -> None:
-        """Take nothing and hold nothing any more. `is_over`: no more can come of what the broker has begun to send."""
-        self.phase = "closed"
+        """Hold nothing any more, as the link is closed.
+
+        `is_over`: no more can come of what the broker has begun to send.
+        """
         self._drop_work()
         observer = self.responses.pending[-1].observer if self.responses.pending else None
         came = observer.so_far() if isinstance(observer, FetchResponseScanner) else ()
@@ -266,13 +264,13 @@ class Connection:
     def _drop_work(self) -> None:
         if self.work is not None:
             self.work.close()
-        self.work = self.hold = self._decided = None
+        self.work = self.hold = self._undecided = None
         if self.gate is not None:
             self.gate.gone()
 
     # Requests, one by one
 
-    def _goes_on(self, view: memoryview) -> bool:
+    def _forwards(self, view: memoryview) -> bool:
         """Return whether bytes of the request under way go to the broker, and show them to who watches it."""
         if self._discarded:
             self._discarded -= len(view)
@@ -285,7 +283,7 @@ class Connection:
         """Take what a request's bytes tell. Returns what is to be done about it before anything else is taken."""
         match event:
             case Pass(buffer):
-                if self.gate is None or self._goes_on(memoryview(buffer)):
+                if self.gate is None or self._forwards(memoryview(buffer)):
                     self.to_upstream.append(buffer)
             case Expect(api_key, api_version, correlation_id, watcher) if not self._discarded:
                 passing, self._passing = self._passing, None
@@ -301,15 +299,15 @@ class Connection:
                 outcome = self.gate.arrived(event)
                 if not isinstance(outcome, PassOn):
                     return self._decide(event, outcome)
-                self._carry_out(outcome, event)
+                self._do(outcome, event)
             case Undecoded(reason, api_version, _):
-                self.fetches.side.passes(event, self.fetches.host)
+                self.fetches.side.not_understood(event, self.fetches.host)
                 if reason != "fetch_version":
                     self.fetches.passed_undecoded(api_version)
             case BecameOpaque(reason):
-                self.fetches.side.passes(event, self.fetches.host)
+                self.fetches.side.not_understood(event, self.fetches.host)
                 self.opaque_reason = reason
-                self.asked = False
+                self.is_granted = False
                 self.responses.become_opaque()
         return None
 
@@ -328,14 +326,14 @@ class Connection:
                     return
 
     def _decide(self, request: ReplicaFetch | RequestBegins, deciding: Waiting[Outcome]) -> Waiting[None]:
-        self._decided = request
+        self._undecided = request
         outcome = yield from deciding
-        self._decided = None
-        self._carry_out(outcome, request)
+        self._undecided = None
+        self._do(outcome, request)
         if isinstance(request, RequestBegins):
             self.receive("client", _NOTHING)  # what was kept of it
 
-    def _carry_out(self, outcome: Outcome, request: ReplicaFetch | RequestBegins) -> None:
+    def _do(self, outcome: Outcome, request: ReplicaFetch | RequestBegins) -> None:
         """Do with a request what was decided."""
         if isinstance(outcome, PassOn):
             assert isinstance(request, RequestBegins)  # noqa: S101 - a fetch that was collected is sent anew
@@ -352,5 +350,5 @@ class Connection:
 
     def _expect(self, pending: Pending, *, is_granted: bool = False) -> None:
         # a client may ask before it has read all
-        self.asked = is_granted and not self.responses.pending and not self.to_client
+        self.is_granted = is_granted and not self.responses.pending and not self.to_client
         self.responses.expect(pending)

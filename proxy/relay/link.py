@@ -102,12 +102,12 @@ class Link:
         core = self.connection
         if self._is_clients:
             self._see_whose()
-        if core.asked is not None:
+        if core.is_granted is not None:
             throttle = core.fetches.throttle
             is_to_sidecar = throttle is not None and throttle.client_is_sidecar
             is_lent = throttle is not None and throttle.is_lent
-            self._passage.begin(is_granted=core.asked, is_lent=is_lent, is_to_sidecar=is_to_sidecar)
-            core.asked = None
+            self._passage.begin(is_granted=core.is_granted, is_lent=is_lent, is_to_sidecar=is_to_sidecar)
+            core.is_granted = None
         if core.to_client:
             self.from_upstream.flush()
         if core.is_over:
@@ -193,7 +193,7 @@ class Link:
     def drain(self) -> None:
         """Take no further request, and close as soon as every pending response has passed."""
         if self.connection.phase == "open":
-            self.connection.drain()
+            self.connection.phase = "draining"
             self.carry_out()
 
     def hand_over(self, give: Callable[[Link, HandedOver], None]) -> None:

@@ -130,7 +130,7 @@ class Side:
             log.error("relay_error", side=stats.side, error=repr(error), at=innermost_frame(error))
         return False
 
-    def passes(self, event: Undecoded | BecameOpaque, client: str) -> None:
+    def not_understood(self, event: Undecoded | BecameOpaque, client: str) -> None:
         """Count and log a fetch that passes undecoded, or that a link's bytes are not understood from now on."""
         stats, log = self.stats, self.log
         if isinstance(event, BecameOpaque):

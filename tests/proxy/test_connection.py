@@ -83,7 +83,7 @@ class Talk:
             case "client ends" | "upstream ends":
                 core.ended.add("client" if what == "client ends" else "upstream")
             case "drain":
-                core.drain()
+                core.phase = "draining"
                 core.give_up_held()
             case "linger":
                 core.linger()
@@ -198,6 +198,7 @@ def test_whatever_happens_a_core_goes_one_way(happens: list[Does]) -> None:
         assert core.hold is None or not core.takes("client")
         assert not core.is_working or talk.permits() == "----"
         assert core.hold is None or core.work is not None
+    core.phase = "closed"
     core.close()
     assert (core.hold, core.work, talk.permits()) == (None, None, "----")
 
@@ -279,9 +280,9 @@ def test_quota_may_come_only_with_an_answer_nothing_precedes() -> None:
         return Forward(asked, Expected(admit=lambda *_: 0, holds_all=True))  # type: ignore[arg-type]
 
     talk = Talk(grant)
-    assert talk.core.asked is None
+    assert talk.core.is_granted is None
     talk.ask(fetch(1, 5))
-    assert talk.core.asked is True
+    assert talk.core.is_granted is True
     talk = Talk(grant)
     talk.ask(request(3, 0, 1) + fetch(2, 5))
-    assert talk.core.asked is False
+    assert talk.core.is_granted is False
