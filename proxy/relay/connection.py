@@ -102,9 +102,9 @@ class Connection:
         """
         if self.phase == "lingering":
             return sender == "client"
-        if self.phase == "closed" or self.is_working or sender in self.ended:
+        if self.phase == "closed" or sender in self.ended:
             return False
-        return sender == "upstream" or self._may_ask
+        return not self.is_working if sender == "upstream" else self._may_ask
 
     @property
     def _may_ask(self) -> bool:

@@ -82,7 +82,7 @@ class Direction(Pump):
         """Read and take, or not, as the core's state says now."""
         if not self._core.reads(self._sender):
             self.pause(STOPPED)
-        elif self.is_paused(STOPPED):
+        elif self._paused & STOPPED:
             self.resume(STOPPED)
         if self.rest:
             self._get_in(self._soon)
