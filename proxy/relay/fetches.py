@@ -163,10 +163,8 @@ class ReplicaFetches:
             while isinstance(decision, Hold):
                 yield Wait(min(decision.until, self.session_end), throttle)
                 now = side.clock()
-                if is_last := now >= self.session_end:
-                    held_seconds = _LONG_HELD_SECONDS
-                else:
-                    held_seconds = max(now - held_since, _LEAST_HELD_SECONDS)
+                is_last = now >= self.session_end
+                held_seconds = _LONG_HELD_SECONDS if is_last else max(now - held_since, _LEAST_HELD_SECONDS)
                 decision = yield from throttle.plan_steps(request, held_seconds)
                 if is_last and isinstance(decision, Hold):
                     raise ConnectionEnds
