@@ -66,6 +66,7 @@ class Link:
     """Whether its bytes are understood, and none was a replica's fetch: its bytes count as a client's until then."""
     _passage: Passage = field(init=False)
     _hold: Wait | None = field(init=False, default=None)  # as last carried out
+    _keeps: bool = field(init=False, default=False)  # anything of requests, as last told
     _gone_since: float | None = field(init=False, default=None)
     """When a client was found gone while a request of it was held."""
     _end_timer: asyncio.TimerHandle | None = field(init=False, default=None)
@@ -172,7 +173,9 @@ class Link:
         """Tell what is kept of requests."""
         core, memory = self.connection, self._side.fetch_memory
         half, whole = core.requests.collected, core.whole_bytes + len(self.from_client.rest)
-        memory.keep(self, half=half, whole=whole, fetch=core.requests.frames)
+        if half or whole or self._keeps:
+            self._keeps = bool(half or whole)
+            memory.keep(self, half=half, whole=whole, fetch=core.requests.frames)
         if half >= _LARGE_FETCH:
             self.from_client.waits_in_line = True
         if half:
