@@ -115,7 +115,8 @@ class Link:
             self.close()
             return
         if core.phase == "draining":
-            if not core.requests.opaque and not core.is_working:  # what is in flight there, only the peers know
+            # only the peers know what is in flight on an opaque connection: it goes on until the time is over
+            if not core.requests.opaque and not core.is_working:
                 self._unread += core.give_up_held() + self.from_client.drop()
                 self.from_client.large_reads = False
             self._loop.call_soon(self._finish_if_idle)  # after the bytes that arrived were sent
