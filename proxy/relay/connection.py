@@ -91,9 +91,9 @@ class Connection:
 
     def takes(self, sender: Sender) -> bool:
         """Return whether bytes of a peer that were read may be received now."""
-        if self.phase == "closed" or self.phase == "lingering":
+        if self.phase == "closed" or self.phase == "lingering" or (self.work is not None and self.hold is None):
             return False
-        return not self.is_working if sender == "upstream" else self._may_ask and not self.is_crowded
+        return sender == "upstream" or (self._may_ask and not self.is_crowded)
 
     def reads(self, sender: Sender) -> bool:
         """Return whether more is to be read from a peer.
@@ -102,9 +102,9 @@ class Connection:
         """
         if self.phase == "lingering":
             return sender == "client"
-        if self.phase == "closed" or sender in self.ended:
+        if self.phase == "closed" or sender in self.ended or (self.work is not None and self.hold is None):
             return False
-        return not self.is_working if sender == "upstream" else self._may_ask
+        return sender == "upstream" or self._may_ask
 
     @property
     def _may_ask(self) -> bool:

@@ -226,6 +226,18 @@ async def test_fetch_larger_than_one_read_is_kept_until_it_is_whole() -> None:
         await client.expect(fetch_response(1))
 
 
+async def test_link_that_is_closed_keeps_nothing() -> None:
+    """Whoever has closed it amid other work may still have it look at its core."""
+    async with relaying() as relay:
+        client, _ = await relay.connect()
+        await client.send(large_fetch(500)[:-1])
+        await relay.until(lambda: relay.relay.fetch_memory.total)
+        (link,) = relay.listener.links
+        link.close()
+        link.carry_out()
+        assert relay.relay.fetch_memory.total == 0
+
+
 @pytest.mark.parametrize("behind", [b"", request(3, 0, 2)])
 async def test_held_fetch_and_what_is_behind_are_kept_until_it_goes(behind: bytes) -> None:
     async with relaying() as relay:
