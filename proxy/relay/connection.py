@@ -118,7 +118,7 @@ class Connection:
         return self.work is not None and self.hold is None
 
     @property
-    def is_over(self) -> bool:
+    def is_at_end(self) -> bool:
         """Whether nothing can follow: nobody waits for a held request, or nobody would answer it."""
         if self.hold is not None or self.phase == "lingering":
             return bool(self.ended)

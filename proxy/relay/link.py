@@ -111,7 +111,7 @@ class Link:
             core.is_granted = None
         if core.to_client:
             self.from_upstream.flush()
-        if core.is_over:
+        if core.is_at_end:
             self.close()
             return
         if core.phase == "draining":
@@ -278,7 +278,7 @@ class Link:
         if core.requests.opaque:
             return  # only the peers know whether something is in flight
         core.linger()
-        if core.is_over:
+        if core.is_at_end:
             self.close()
             return
         self.from_client.close()

@@ -95,7 +95,7 @@ class Talk:
     def is_possible(self, what: Does) -> bool:
         """Whether a link has this happen to its core now."""
         core = self.core
-        if core.is_over:
+        if core.is_at_end:
             return False
         match what:
             case "hold" | "ask":
@@ -176,9 +176,9 @@ def test_draining_core_reads_the_request_under_way_to_its_end() -> None:
 def test_what_closes_a_link(happens: list[Does]) -> None:
     talk = Talk()
     for what in happens:
-        assert not talk.core.is_over
+        assert not talk.core.is_at_end
         talk.do(what)
-    assert talk.core.is_over
+    assert talk.core.is_at_end
 
 
 @given(st.lists(st.sampled_from(get_args(Does)), max_size=40))
@@ -271,7 +271,7 @@ def test_a_fetch_that_is_held_for_nobody_closes_the_link() -> None:
     talk = Talk(Hold(7.0))
     talk.core.ended.add("client")
     talk.ask(fetch(1, 5) + request(3, 0, 2))
-    assert talk.core.is_over
+    assert talk.core.is_at_end
     assert talk.sent() == (b"", b"")
 
 
