@@ -1,13 +1,10 @@
 """Answers that take long, over a slow network or beside much that is not throttled: a share has to be larger there."""
 
-from heapq import heappop, heappush
-
 import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, worst_second
-from weir.protocol.fetch_request import FetchRequest
-from weir.quota.fetch.decisions import Forward, Hold
+from weir.quota.fetch.decisions import Forward
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
@@ -45,36 +42,3 @@ def test_nothing_is_set_aside_while_a_late_leader_has_not_begun_to_answer() -> N
     assert isinstance(talk.next_decision(), Forward)
     assert throttle.ledger.held_back > 0
     assert throttle.ledger.reserved == 0
-
-
-@pytest.mark.long
-def test_replica_with_slow_answers_has_no_more_than_a_fast_one() -> None:
-    """A fetch may be granted 0.9 s of quota there, and a turn counts 0.12 s. What others wait for is left to them."""
-    clock, seconds = MovedClock(), 20.0
-    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS}))
-    leader = Leader({(b"t", partition): Log([10_300] * 40_000) for partition in range(5)})
-    followers = [Follower(dict.fromkeys(leader.logs, 0), replica_id=2 + (one == 0)) for one in range(6)]
-    events: list[tuple[float, int]] = [(clock.now, one) for one in range(len(followers))]
-    links = [throttle.link(follower.replica_id) for follower in followers]
-    requests: dict[int, tuple[FetchRequest, float]] = {}  # held, and since when (clock seconds)
-    under_way: dict[int, FetchRequest] = {}
-    end = clock.now + seconds
-    while events[0][0] < end:
-        clock.now, one = heappop(events)
-        if one in under_way:
-            topics = leader.answer(under_way.pop(one))
-            links[one].settle(topics)
-            followers[one].take(topics, clock.now)
-        request, since = requests.pop(one) if one in requests else (followers[one].request(), clock.now)
-        decision = links[one].plan(request, clock.now - since)
-        if isinstance(decision, Forward):
-            under_way[one] = decision.request
-            heappush(events, (clock.now + (0.9 if one else 0.004), one))
-        elif isinstance(decision, Hold):
-            requests[one] = request, since
-            heappush(events, (min(decision.until, clock.now + 0.005), one))  # woken when budget flows back
-        else:
-            heappush(events, (clock.now + 0.001, one))
-    fast, *slow = [sum(size for _, size in follower.received) for follower in followers]
-    assert sum(slow) <= 1.05 * fast
-    assert sum(slow) + fast >= 0.7 * RATE * seconds

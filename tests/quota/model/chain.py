@@ -76,7 +76,7 @@ class Chain:
         A leader's sidecar is on the leader's machine, so what it takes out takes none.
         """
         self.busy(1)
-        self.later(self.leader.next_lateness(), len(self.hops), self._is_read, response)
+        self.later(self.leader.next_lateness(self.client.replica_id), len(self.hops), self._is_read, response)
 
     def _is_read(self, response: Response) -> None:
         self.busy(-1)

@@ -33,8 +33,8 @@ class LeaderNode(Leader):
         self._answers = 0
         self._waiting: dict[Fetch, Asker] = {}
 
-    def next_lateness(self) -> float:
-        """By how much the next answer is late."""
+    def next_lateness(self, replica_id: int) -> float:
+        """By how much the next answer to a follower is late, in seconds. A test may make it another one's."""
         self._answers += 1
         return self.latest * (self._answers * 7 % 13) / 13
 
