@@ -5,18 +5,24 @@ What the leader answers is Kafka's rule: see tests/fakes/kafka.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.kafka.leader import Leader
 from tests.fakes.kafka.logs import Log
 from tests.fakes.kafka.take_out import passed, take_out
-from tests.fakes.kafka.wire import MAX_WAIT_MS, PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES, requested_partition
+from tests.fakes.kafka.wire import (
+    MAX_WAIT_MS,
+    PARTITION_MAX_BYTES,
+    RESPONSE_MAX_BYTES,
+    replica_fetch,
+    request_topics,
+    requested_partition,
+)
 from tests.fakes.session_conversation import Hop, SessionLeader, planned
 from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_versions import FETCH_VERSIONS
-from weir.protocol.header import FETCH, RequestHeader
-from weir.protocol.request_topics import RequestTopic
 from weir.protocol.response_scanner import ScannedTopic
 from weir.quota.fetch.decisions import Answer, Forward
 from weir.quota.fetch.link import ReplicaLink
@@ -59,16 +65,17 @@ class Follower:
 
     def request(self, max_wait_ms: int = MAX_WAIT_MS) -> FetchRequest:
         self.correlation_id += 1
-        topics: list[RequestTopic] = []
-        for (name, partition), offset in self.offsets.items():
-            entry = requested_partition(self.version, partition, offset, self.partition_max_bytes)
-            if topics and topics[-1].name == name:
-                topics[-1] = RequestTopic(name, topics[-1].entries + entry, len(entry))
-            else:
-                topics.append(RequestTopic(name, entry, len(entry)))
-        header = RequestHeader(FETCH, self.version, self.correlation_id, b"follower")
-        max_bytes = RESPONSE_MAX_BYTES if self.version >= 3 else 2**31 - 1
-        return FetchRequest(header, self.replica_id, max_wait_ms, 1, max_bytes, topics)
+        entries = [
+            (key, requested_partition(self.version, key[1], offset, self.partition_max_bytes))
+            for key, offset in self.offsets.items()
+        ]
+        return replica_fetch(
+            self.version,
+            request_topics(entries),
+            replica_id=self.replica_id,
+            correlation_id=self.correlation_id,
+            max_wait_ms=max_wait_ms,
+        )
 
     def take(self, topics: list[ScannedTopic], now: float) -> int:
         """Append what came; returns the bytes kept."""
@@ -141,14 +148,19 @@ class Conversation:
             self.exchange()
 
 
-def mean_rate(received: list[tuple[float, int]], start: float, end: float) -> float:
+def mean_rate(received: Sequence[tuple[float, float]], start: float, end: float) -> float:
     """Bytes/s kept between two times."""
     return sum(size for at, size in received if start < at <= end) / (end - start)
 
 
-def worst_second(received: list[tuple[float, int]]) -> int:
-    """The most bytes kept in any sliding second, its first end included."""
-    return max(
-        (sum(size for other, size in received if at - 1.0 < other <= at) for at, _ in received),
-        default=0,
-    )
+def worst_second(received: Sequence[tuple[float, float]]) -> float:
+    """The most bytes kept in any sliding second, its first end included. They are in the order of their times."""
+    worst = total = 0.0
+    first = 0
+    for at, size in received:
+        total += size
+        while received[first][0] <= at - 1.0:
+            total -= received[first][1]
+            first += 1
+        worst = max(worst, total)
+    return worst

@@ -15,16 +15,14 @@ from tests.fakes.kafka.leader import Fetch, Leader
 from tests.fakes.kafka.sessions import Key, LeaderSessions
 from tests.fakes.kafka.take_out import passed, take_out
 from tests.fakes.kafka.wire import (
-    MAX_WAIT_MS,
     PARTITION_MAX_BYTES,
-    RESPONSE_MAX_BYTES,
+    replica_fetch,
+    request_topics,
     requested_partition,
     scan,
     scan_appended,
 )
 from weir.protocol.fetch_request import FetchRequest
-from weir.protocol.header import FETCH, RequestHeader
-from weir.protocol.request_topics import RequestTopic
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.fetch.link import ReplicaLink
@@ -148,14 +146,11 @@ class SessionFollower(FetcherSession):
         self.full_fetches += self.is_full
         self.sent = wanted
         self.correlation_id += 1
-        header = RequestHeader(FETCH, self.version, self.correlation_id, b"follower")
-        return FetchRequest(
-            header,
-            self.replica_id,
-            MAX_WAIT_MS,
-            1,
-            RESPONSE_MAX_BYTES,
-            [RequestTopic(key[0], wanted[key], len(wanted[key])) for key in listed],
+        return replica_fetch(
+            self.version,
+            request_topics((key, wanted[key]) for key in listed),
+            replica_id=self.replica_id,
+            correlation_id=self.correlation_id,
             session_id=self.session_id,
             session_epoch=self.epoch,
             forgotten=forgotten,

@@ -25,6 +25,7 @@ import pytest
 from bench import peers
 from bench.peers import keys_of
 from bench.processes import free_port
+from tests.fakes.conversation import worst_second
 from weir.protocol.fetch_request import decode_fetch_request
 from weir.protocol.header import FETCH
 from weir.protocol.response_scanner import Expected, FetchResponseScanner
@@ -284,18 +285,6 @@ async def running(drawn: Drawn, folder: Path) -> AsyncIterator[Run]:
         server.close()
 
 
-def most_in_a_second(arrived: list[tuple[float, int]]) -> int:
-    """The most bytes that came in any second."""
-    worst = total = first = 0
-    for at, size in arrived:
-        total += size
-        while arrived[first][0] <= at - 1:
-            total -= arrived[first][1]
-            first += 1
-        worst = max(worst, total)
-    return worst
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_quota_is_kept_and_used_whatever_meets(seed: int, tmp_path: Path) -> None:
     drawn = Drawn.of(seed)
@@ -306,8 +295,8 @@ async def test_quota_is_kept_and_used_whatever_meets(seed: int, tmp_path: Path) 
         await asyncio.sleep(SECONDS)
         arrived, waits = sorted(run.arrived), list(run.waits)
     used = sum(size for _, size in arrived) / SECONDS / QUOTA
-    worst, waited = most_in_a_second(arrived), max(waits, default=0.0)
-    told = f"{seed}: {drawn}: {used:.2f} of the quota, {worst:,} in a second, waited {waited:.2f} s"
+    worst, waited = worst_second(arrived), max(waits, default=0.0)
+    told = f"{seed}: {drawn}: {used:.2f} of the quota, {worst:,.0f} in a second, waited {waited:.2f} s"
     assert worst <= drawn.most, told
     if not IDLES & set(drawn.happenings):
         assert used >= LEAST_USE, told

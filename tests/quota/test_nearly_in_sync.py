@@ -4,9 +4,8 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import PARTITION_MAX_BYTES, Follower, Leader, Log, requested, requested_partition
+from tests.fakes.kafka.wire import replica_fetch, request_topics
 from weir.protocol.fetch_request import FetchRequest
-from weir.protocol.header import FETCH, RequestHeader
-from weir.protocol.request_topics import RequestTopic
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.fetch.link import ReplicaLink
 from weir.quota.scopes import Recovering
@@ -47,8 +46,7 @@ class Cluster:
     def request(self) -> FetchRequest:
         version, offset = self.follower.version, self.follower.offsets[b"t", 0]
         entry = requested_partition(version, 0, offset, PARTITION_MAX_BYTES, self.leader_epoch)
-        header = RequestHeader(FETCH, version, 1, b"follower")
-        return FetchRequest(header, 2, 500, 1, 10 * MB, [RequestTopic(b"t", entry, len(entry))], session_epoch=-1)
+        return replica_fetch(version, request_topics([((b"t", 0), entry)]))
 
     def catch_up(self) -> None:
         for _ in range(2):
@@ -255,7 +253,7 @@ def test_answer_is_looked_into_whole_after_a_partition_was_added() -> None:
     assert cluster.link.partitions.told
     request = cluster.request()
     added = requested_partition(3, 1, 0, PARTITION_MAX_BYTES)
-    cluster.link.plan(request.with_(topics=[*request.topics, RequestTopic(b"t", added, len(added))]))
+    cluster.link.plan(request.with_(topics=[*request.topics, *request_topics([((b"t", 1), added)])]))
     assert not cluster.link.partitions.told
 
 

@@ -6,9 +6,7 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import PARTITION_MAX_BYTES, Leader, Log, requested, requested_partition
-from weir.protocol.fetch_request import FetchRequest
-from weir.protocol.header import FETCH, RequestHeader
-from weir.protocol.request_topics import RequestTopic
+from tests.fakes.kafka.wire import replica_fetch, request_topics
 from weir.quota.fetch.decisions import Answer, Decision, Forward, Hold
 from weir.quota.fetch.link import ReplicaLink
 from weir.quota.settings import SideName, ThrottleSettings
@@ -41,12 +39,11 @@ class Churn:
 
     def fetch(self) -> Decision:
         """One whole fetch with its answer, of which the follower takes nothing."""
-        entries = b"".join(
-            [requested_partition(self.version, *one, PARTITION_MAX_BYTES, 5) for one in self.offsets.items()]
-        )
-        topic = RequestTopic(b"t", entries, len(entries) // len(self.offsets))
-        header = RequestHeader(FETCH, self.version, 1, b"follower")
-        decision = self.link.plan(FetchRequest(header, 2, 500, 1, 10 * MB, [topic], session_epoch=-1))
+        entries = [
+            ((b"t", one), requested_partition(self.version, one, offset, PARTITION_MAX_BYTES, 5))
+            for one, offset in self.offsets.items()
+        ]
+        decision = self.link.plan(replica_fetch(self.version, request_topics(entries)))
         if isinstance(decision, Forward):
             self.link.settle(self.leader.answer(decision.request, self.clock.now))
         return decision
@@ -124,8 +121,6 @@ def test_an_empty_answer_to_a_new_connection_is_no_news() -> None:
     assert isinstance(decision, Hold)
     churn.clock.move(0.5)
     entry = requested_partition(12, 0, 0, PARTITION_MAX_BYTES, 5)
-    header = RequestHeader(FETCH, 12, 1, b"follower")
-    request = FetchRequest(header, 2, 500, 1, 10 * MB, [RequestTopic(b"t", entry, len(entry))], session_epoch=-1)
-    answer = churn.link.plan(request, 0.5)
+    answer = churn.link.plan(replica_fetch(12, request_topics([((b"t", 0), entry)])), 0.5)
     assert isinstance(answer, Answer)
     assert struct.pack(">ihq", 0, NOT_LEADER_OR_FOLLOWER, -1) in answer.frame

@@ -3,9 +3,7 @@
 import pytest
 
 from tests.fakes.clock import MovedClock
-from tests.fakes.conversation import requested_partition
-from weir.protocol.fetch_request import FetchRequest
-from weir.protocol.header import FETCH, RequestHeader
+from tests.fakes.kafka.wire import replica_fetch, requested_partition
 from weir.protocol.request_topics import RequestTopic
 from weir.protocol.take_out import Passing
 from weir.quota.fetch.decisions import Forward
@@ -21,8 +19,7 @@ def full_fetches(version: int, *names: bytes) -> tuple[int, int]:
     throttle = Throttle("leader", 1, MovedClock())
     entry = requested_partition(version, 0, 7, 2**20)
     topics = [RequestTopic(name, entry, len(entry)) for name in names]
-    request = FetchRequest(RequestHeader(FETCH, version, 1, b"raft"), 2, 500, 0, 2**20, topics)
-    decision = throttle.link(2).plan(request)
+    decision = throttle.link(2).plan(replica_fetch(version, topics))
     assert isinstance(decision, Forward)
     assert decision.request.topics == topics  # nothing is taken out of it
     return throttle.stats.full_fetches_received, throttle.stats.full_fetches_sent
@@ -33,9 +30,7 @@ def test_metadata_log_fetch_asks_for_0_bytes_and_has_records(version: int) -> No
     """Kafka's Raft client sets no partition_max_bytes. Anybody else who asks for 0 bytes gets none."""
     entry = requested_partition(version, 0, 7, 0)
     for name, passing in ((METADATA_TOPICS[version], {Passing.ALL}), (b"0123456789abcdef", {Passing.NOTHING})):
-        request = FetchRequest(
-            RequestHeader(FETCH, version, 1, b"raft"), 2, 500, 0, 2**20, [RequestTopic(name, entry, len(entry))]
-        )
+        request = replica_fetch(version, [RequestTopic(name, entry, len(entry))])
         decision = Throttle("leader", 1, MovedClock()).link(2).plan(request)
         assert isinstance(decision, Forward)
         assert {Passing.ALL if decision.expected.admit is None else decision.expected.admit(name, 0, 1_000)} == passing

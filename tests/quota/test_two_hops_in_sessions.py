@@ -4,13 +4,11 @@ import struct
 
 import pytest
 
-from tests.fakes.conversation import requested_partition
 from tests.fakes.kafka.sessions import Key
+from tests.fakes.kafka.wire import replica_fetch, request_topics, requested_partition
 from tests.quota.test_fetch_sessions import BATCH, MB, cluster
-from weir.protocol.fetch_request import FetchRequest, ForgottenTopic
+from weir.protocol.fetch_request import ForgottenTopic
 from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
-from weir.protocol.header import FETCH, RequestHeader
-from weir.protocol.request_topics import RequestTopic
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 
@@ -63,23 +61,19 @@ def test_first_hops_0_bytes_bring_nothing_before_its_grant(version: int) -> None
 
     def ask(epoch: int, caps: dict[int, int], *, forgotten: tuple[int, ...] = ()) -> dict[Key, int]:
         """Returns the bytes that come of each partition. All are asked for from the offset that they have reached."""
-        entries = [
-            requested_partition(version, one, made.follower.offsets[b"t", one], cap) for one, cap in caps.items()
-        ]
-        request = FetchRequest(
-            RequestHeader(FETCH, version, epoch, b"first hop"),
-            2,
-            500,
-            1,
-            10 * MB,
-            [RequestTopic(b"t", entry, len(entry)) for entry in entries],
+        offsets = made.follower.offsets
+        request = replica_fetch(
+            version,
+            request_topics(
+                [((b"t", one), requested_partition(version, one, offsets[b"t", one], cap)) for one, cap in caps.items()]
+            ),
             session_id=second.link.sessions.follower.id,
             session_epoch=epoch,
             forgotten=(ForgottenTopic(b"t", forgotten),) if forgotten else (),
         )
         came = {(name, seen.partition): seen for name, _, records, _ in second.respond(request)[1] for seen in records}
         for key, seen in came.items():
-            made.follower.offsets[key] += seen.batches
+            offsets[key] += seen.batches
         return {key: seen.size for key, seen in came.items()}
 
     ask(0, {0: 1, 1: 0, 2: 0})

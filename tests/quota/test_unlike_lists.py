@@ -4,11 +4,10 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, requested, requested_partition
+from tests.fakes.kafka.wire import replica_fetch, request_topics
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_versions import FETCH_VERSIONS
-from weir.protocol.header import FETCH, RequestHeader
-from weir.protocol.request_topics import RequestTopic
 from weir.protocol.response_scanner import ResponseHead
 from weir.quota.fetch.decisions import Forward
 from weir.quota.settings import Order, SideName, ThrottleSettings
@@ -72,11 +71,8 @@ def test_what_is_asked_without_bytes_is_behind_what_is_granted(version: int) -> 
     leader, link = Leader(logs), throttle("leader", 4 * MB, clock, ["both"], "round-robin").link(2)
 
     def fetch(number: int, sizes: dict[bytes, int]) -> FetchRequest:
-        entries = [(topic, requested_partition(version, 0, 0, size)) for topic, size in sizes.items()]
-        topics = [RequestTopic(topic, entry, len(entry)) for topic, entry in entries]
-        header = RequestHeader(FETCH, version, number, b"f")
-        epoch = -1 if version < 7 else number
-        return FetchRequest(header, 2, 500, 1, 10 * MB, topics, session_id=1 if epoch > 0 else 0, session_epoch=epoch)
+        entries = [((topic, 0), requested_partition(version, 0, 0, size)) for topic, size in sizes.items()]
+        return replica_fetch(version, request_topics(entries), session_id=min(1, number), session_epoch=number)
 
     first = link.plan(fetch(0, {b"both": MB}))
     assert isinstance(first, Forward)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.fakes.kafka.logs import FIRST_WITH_WHOLE_BATCHES, Log
-from tests.fakes.kafka.sessions import CachedPartition, Key, LeaderSessions, listed
+from tests.fakes.kafka.sessions import FIRST_WITH_SESSIONS, CachedPartition, Key, LeaderSessions, listed
 from tests.fakes.kafka.wire import Response
 from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.metadata import UNKNOWN_TOPIC_OR_PARTITION
@@ -11,7 +11,6 @@ from weir.protocol.records import RecordsSeen
 from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 
-FIRST_WITH_SESSIONS = 7
 OFFSET_OUT_OF_RANGE = 1
 
 _Read = tuple[Key, int, int, RecordsSeen | None, int]

@@ -12,7 +12,7 @@ from tests.fakes.kafka.sessions import Key
 from weir.protocol.records import BATCH_HEAD_SIZE, RecordsSeen
 
 LEAVES_ISR_SECONDS = 10.0
-FIRST_WITH_WHOLE_BATCHES = 3  # KIP-74
+FIRST_WITH_WHOLE_BATCHES = 3  # KIP-74: a fetch has a limit of its own from then on, too
 
 
 @lru_cache(maxsize=256)

@@ -12,6 +12,8 @@ from weir.protocol.fetch_session import (
 )
 from weir.protocol.fetch_versions import FETCH_VERSIONS
 
+FIRST_WITH_SESSIONS = 7
+
 Key = tuple[bytes, int]
 """A topic's name, from v13 on its id, and a partition."""
 

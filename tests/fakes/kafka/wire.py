@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from functools import lru_cache
+from itertools import groupby
 
-from tests.fakes.kafka.sessions import Key
+from tests.fakes.kafka.logs import FIRST_WITH_WHOLE_BATCHES
+from tests.fakes.kafka.sessions import FIRST_WITH_SESSIONS, Key
+from weir.protocol.fetch_request import FetchRequest, ForgottenTopic, replica_state_tags
 from weir.protocol.fetch_response import encode_fetch_response
 from weir.protocol.fetch_versions import FETCH_VERSIONS
-from weir.protocol.header import SIZE
+from weir.protocol.header import FETCH, SIZE, RequestHeader
 from weir.protocol.records import RecordsSeen
+from weir.protocol.request_topics import RequestTopic
 from weir.protocol.response_scanner import Expected, FetchResponseScanner, ResponseHead, ScannedTopic
 
 PARTITION_MAX_BYTES = 1024 * 1024
@@ -96,3 +100,39 @@ def requested_partition(
     """One partition of a request; of the other fields each has a value of its own, to be told from what changed it."""
     epoch = 1_000 + partition if leader_epoch is None else leader_epoch
     return entry_packer(version)(partition, epoch, fetch_offset, max_bytes)
+
+
+def request_topics(listed: Iterable[tuple[Key, bytes]]) -> list[RequestTopic]:
+    """Partitions of a request, each with its bytes; those of one topic that follow each other are listed in one."""
+    topics = []
+    for name, of_topic in groupby(listed, lambda one: one[0][0]):
+        entries = [entry for _, entry in of_topic]
+        topics.append(RequestTopic(name, b"".join(entries), len(entries[0])))
+    return topics
+
+
+def replica_fetch(
+    version: int,
+    topics: list[RequestTopic],
+    *,
+    replica_id: int = 2,
+    correlation_id: int = 1,
+    max_wait_ms: int = MAX_WAIT_MS,
+    max_bytes: int = RESPONSE_MAX_BYTES,
+    session_id: int = 0,
+    session_epoch: int = -1,
+    forgotten: tuple[ForgottenTopic, ...] = (),
+) -> FetchRequest:
+    """A follower's fetch. The default is one without a session."""
+    return FetchRequest(
+        RequestHeader(FETCH, version, correlation_id, b"follower"),
+        replica_id,
+        max_wait_ms,
+        1,
+        max_bytes if version >= FIRST_WITH_WHOLE_BATCHES else 2**31 - 1,
+        topics,
+        session_id=session_id if version >= FIRST_WITH_SESSIONS else 0,
+        session_epoch=session_epoch if version >= FIRST_WITH_SESSIONS else -1,
+        forgotten=forgotten,
+        tags=replica_state_tags(replica_id, 1) if FETCH_VERSIONS[version].has_replica_state else b"",
+    )

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from tests.fakes.kafka.fetcher_session import BACKOFF_SECONDS, FetcherSession
-from tests.fakes.kafka.leader import FIRST_WITH_SESSIONS
 from tests.fakes.kafka.logs import Log
-from tests.fakes.kafka.sessions import Key
-from tests.fakes.kafka.wire import MAX_WAIT_MS, PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES, Response, entry_packer
+from tests.fakes.kafka.sessions import FIRST_WITH_SESSIONS, Key
+from tests.fakes.kafka.wire import PARTITION_MAX_BYTES, Response, entry_packer, replica_fetch, request_topics
 from tests.quota.model.chain import Chain
 from tests.quota.model.world import World
-from weir.protocol.fetch_request import FetchRequest, replica_state_tags
-from weir.protocol.fetch_versions import FETCH_VERSIONS
-from weir.protocol.header import FETCH, RequestHeader
-from weir.protocol.request_topics import RequestTopic
+from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import ScannedTopic
 
 _APPEND_SECONDS = 0.0003
-_FIRST_WITH_LIMIT = 3
-_FIRST_WITH_REPLICA_STATE = 15
 
 
 class Replica:
@@ -96,41 +89,24 @@ class Fetcher(FetcherSession):
 
     def request(self) -> FetchRequest:
         """The next fetch: full, or what changed since the last."""
-        version, row = self.version, FETCH_VERSIONS[self.version]
-        has_sessions = version >= FIRST_WITH_SESSIONS
-        if self.epoch == 0 and self.chain is not None and has_sessions:
+        if self.epoch == 0 and self.chain is not None and self.version >= FIRST_WITH_SESSIONS:
             self.chain.may_be_asked()
         keys, forgotten = self.next_fetch(self.order, self._changed)
         self._changed = {}
         self._correlation_id += 1
-        return FetchRequest(
-            RequestHeader(FETCH, version, self._correlation_id, b"f"),
-            self.replica_id,
-            MAX_WAIT_MS,
-            1,
-            RESPONSE_MAX_BYTES if version >= _FIRST_WITH_LIMIT else 2**31 - 1,
-            self._topics(keys),
+        replicas = [self.replicas[key] for key in keys]
+        entries = [
+            (one.key, self._pack(one.key[1], one.leader_epoch, one.offset, PARTITION_MAX_BYTES)) for one in replicas
+        ]
+        return replica_fetch(
+            self.version,
+            request_topics(entries),
+            replica_id=self.replica_id,
+            correlation_id=self._correlation_id,
             session_id=self.session_id,
-            session_epoch=self.epoch if has_sessions else -1,
+            session_epoch=self.epoch,
             forgotten=forgotten,
-            tags=replica_state_tags(self.replica_id, 1) if row.has_replica_state else b"",
         )
-
-    def _topics(self, keys: Iterable[Key]) -> list[RequestTopic]:
-        topics: list[RequestTopic] = []
-        name, entries, stride = b"", list[bytes](), 0
-        for key in keys:
-            replica = self.replicas[key]
-            if key[0] != name:
-                if entries:
-                    topics.append(RequestTopic(name, b"".join(entries), stride))
-                name, entries = key[0], list[bytes]()
-            entry = self._pack(key[1], replica.leader_epoch, replica.offset, PARTITION_MAX_BYTES)
-            stride = len(entry)
-            entries.append(entry)
-        if entries:
-            topics.append(RequestTopic(name, b"".join(entries), stride))
-        return topics
 
     # Answers
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tests.fakes.conversation import mean_rate, worst_second
 from tests.fakes.kafka.logs import Log
 from tests.fakes.kafka.wire import Response
 from tests.quota.model.chain import Chain
@@ -144,17 +143,6 @@ def play(rebalance: Rebalance) -> Figures:
 
 
 def _rates(passed: list[tuple[float, float]], rate: int, start: float, end: float) -> Rates:
-    mean = sum(size for at, size in passed if start < at <= end) / (end - start) / rate
+    mean = mean_rate(passed, start, end) / rate
     whole = sum(size for at, size in passed if at <= end) / (end - START) / rate
-    return Rates(mean, whole, _worst_second(passed) / rate)
-
-
-def _worst_second(passed: Iterable[tuple[float, float]]) -> float:
-    window, inside, worst = deque[tuple[float, float]](), 0.0, 0.0
-    for at, size in passed:
-        window.append((at, size))
-        inside += size
-        while window[0][0] <= at - 1.0:
-            inside -= window.popleft()[1]
-        worst = max(worst, inside)
-    return worst
+    return Rates(mean, whole, worst_second(passed) / rate)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.fakes.kafka.logs import Log
 from tests.fakes.kafka.sessions import Key
-from tests.fakes.kafka.wire import MAX_WAIT_MS, PARTITION_MAX_BYTES, Response, entry_packer
+from tests.fakes.kafka.wire import MAX_WAIT_MS, PARTITION_MAX_BYTES, Response, entry_packer, replica_fetch
 from tests.quota.model.chain import Chain
 from tests.quota.model.follower import Fetcher, Replica
 from tests.quota.model.hops import Sidecar
@@ -17,9 +17,8 @@ from tests.quota.model.scenario import Rogue, Scenario
 from tests.quota.model.world import World
 from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch_request import FetchRequest, decode_fetch_request, encode_fetch_request
-from weir.protocol.fetch_request import replica_state_tags as state_tags
 from weir.protocol.fetch_versions import FETCH_VERSIONS
-from weir.protocol.header import FETCH, SIZE, RequestHeader
+from weir.protocol.header import SIZE
 from weir.protocol.request_topics import RequestTopic
 
 if TYPE_CHECKING:
@@ -145,16 +144,14 @@ class Peer:
             entry = pack(log.key[1], 5, offset, size)
             name = log.key[0].ljust(16, b"\x01") if row.names_topics_by_id else log.key[0]  # made-up ones have no id
             topics.append(RequestTopic(name, entry, len(entry)))
-        header = RequestHeader(FETCH, version, next(self._numbers), b"r")
-        return FetchRequest(
-            header,
-            replica_id,
-            max_wait_ms,
-            1,
-            max_bytes,
+        return replica_fetch(
+            version,
             topics,
-            session_epoch=0 if version >= 7 else -1,
-            tags=state_tags(replica_id, 1) if row.has_replica_state else b"",
+            replica_id=replica_id,
+            correlation_id=next(self._numbers),
+            max_wait_ms=max_wait_ms,
+            max_bytes=max_bytes,
+            session_epoch=0,
         )
 
     def _made_up(self, number: int) -> FetchRequest:
