@@ -154,8 +154,10 @@ def mean_rate(received: Sequence[tuple[float, float]], start: float, end: float)
 
 
 def worst_second(received: Sequence[tuple[float, float]]) -> float:
-    """The most bytes kept in any sliding second, its first end included. They are in the order of their times."""
-    worst = total = 0.0
+    """The most bytes kept in any sliding second, its first end included."""
+    received = sorted(received)
+    worst: float = 0
+    total: float = 0
     first = 0
     for at, size in received:
         total += size

@@ -95,7 +95,7 @@ def test_listeners_hand_over_in_mid_move_and_no_record_waits() -> None:
         cluster.check_logs()
 
 
-def test_a_limited_answer_under_way_comes_whole_and_is_paid_for_once() -> None:
+def test_limited_answer_under_way_comes_whole_and_is_paid_once() -> None:
     """A consumer reads 12 MB of records slowly, so half of them pass after the old process was to go."""
     with KraftCluster(1, routes=Route.INGRESS) as cluster, ended(cluster.sidecars):
         cluster.create_topic("orders", {0: [1]})

@@ -211,7 +211,7 @@ def test_records_that_pass_the_end_of_the_frame_are_not_counted() -> None:
     assert (counts.topics, counts.fault) == ({}, "frame")
 
 
-def test_topic_of_which_no_batch_is_whole_is_not_among_those_counted() -> None:
+def test_topic_without_a_whole_batch_is_not_counted() -> None:
     data = fetch_response(1, version=4, topics=((b"a", ((0, 7, built(2, NONE, [3])[:-1]),)),))
     counts = feed(made(FETCH, 4), data)
     assert (counts.topics, counts.fault) == ({}, None)

@@ -256,7 +256,7 @@ def test_an_own_answer_waits_for_the_responses_due_before_it() -> None:
     assert talk.core.takes("client")
 
 
-def test_nothing_is_taken_behind_a_fetch_before_its_answer_has_gone() -> None:
+def test_nothing_is_taken_behind_a_fetch_before_its_answer() -> None:
     talk = Talk()
     first, behind = fetch(1, 5), fetch(2, 5)
     assert talk.ask(first + behind) == len(first)

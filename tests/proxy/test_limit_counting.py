@@ -119,7 +119,7 @@ async def test_unlimited_client_is_asked_about_once_until_a_change() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 12, 18])
-async def test_what_may_be_a_replicas_fetch_is_asked_about_of_a_known_client_too(version: int) -> None:
+async def test_known_clients_possible_replica_fetch_is_asked_about(version: int) -> None:
     async with limited(rule(SINK, 1e6)) as found:
         client, broker = await found.relay.connect()
         await found.passes_with(client, broker, fetch(1), fetched(1, 1))

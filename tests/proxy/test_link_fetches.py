@@ -113,7 +113,8 @@ async def test_bytes_of_clients_are_told_from_those_of_replicas() -> None:
         assert relay.stats.of_clients == wanted
 
 
-async def test_bytes_of_a_replica_whose_fetch_closes_its_connection_are_no_clients() -> None:
+async def test_bytes_of_a_replica_that_is_closed_are_no_clients() -> None:
+    """Its fetch is malformed, and closes its connection."""
     async with relaying() as relay:
         client, _ = await relay.connect()
         relay.throttle.decisions.append(MalformedFrame("a partition is named twice", 40))

@@ -172,7 +172,7 @@ async def live(rng: random.Random) -> None:
         assert (pool.lent, relay.fetch_memory.total, len(relay.held)) == ([], 0, 0)
 
 
-async def test_what_a_link_has_to_tell_is_counted_though_it_is_evicted_first() -> None:
+async def test_what_an_evicted_link_has_to_tell_is_counted() -> None:
     """As in the middle of a large fetch's work, between the request that is told of and the end of the work."""
     with logged() as (log, _):
         relay = Side(cast(Throttle, ScriptedThrottle()), RelayStats("leader"), log)

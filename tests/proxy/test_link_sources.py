@@ -50,7 +50,7 @@ async def test_stranger_found_is_planned_as_one_until_it_is_known() -> None:
         assert len(relay.throttle.told("plan")) == len(relay.throttle.told("settle")) == 3
 
 
-async def test_who_is_judged_anew_while_an_answer_is_due_is_another_after_that() -> None:
+async def test_who_is_judged_anew_is_another_after_the_answer_due() -> None:
     """Followers have one fetch under way at a time."""
     async with relaying() as relay:
         sources = relay.listener.sources = ReplicaSources(None, MovedClock())
@@ -75,7 +75,7 @@ async def test_fetch_with_another_id_is_planned_as_another_follower() -> None:
         assert [call[1] for call in relay.throttle.calls if call[0] == "link"] == [99, 5]
 
 
-async def test_who_takes_another_id_while_an_answer_is_due_is_another_after_that() -> None:
+async def test_who_takes_another_id_is_another_after_the_answer_due() -> None:
     async with relaying() as relay:
         client, broker = await relay.connect(fetch(1, 99))
         await client.send(fetch(2, 5))

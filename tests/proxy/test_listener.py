@@ -369,7 +369,7 @@ async def test_nothing_of_a_closed_connection_stays_in_memory() -> None:
         assert [one for one in gc.get_objects() if type(one).__name__ in ("Link", "Pump", "ReplicaFetches")] == []
 
 
-def test_a_peer_whose_machine_is_gone_is_noticed_after_two_minutes() -> None:
+def test_peer_whose_machine_is_gone_is_noticed_after_2_minutes() -> None:
     with socket.socket() as connection:
         set_options(connection)
         asked = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)

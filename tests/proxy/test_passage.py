@@ -246,7 +246,7 @@ def test_a_socket_that_is_closed_has_nothing_on_its_way() -> None:
     assert unacknowledged(10_000) == 0
 
 
-async def test_to_a_follower_that_has_reset_its_connection_nothing_is_on_its_way() -> None:
+async def test_nothing_is_on_its_way_to_a_follower_that_has_reset() -> None:
     """Else the passage would wait for these bytes for ever, and never send what tells that the follower is gone."""
     async with carrying() as one:
         one.passage.begin(is_granted=True)
@@ -257,7 +257,7 @@ async def test_to_a_follower_that_has_reset_its_connection_nothing_is_on_its_way
         assert unacknowledged(one.client.fileno()) == 0
 
 
-async def test_link_ends_when_a_follower_is_gone_that_had_sent_its_last_byte() -> None:
+async def test_link_ends_with_a_follower_that_had_sent_its_last_byte() -> None:
     """Nothing is read of it any more, so only what is on its way can tell."""
     async with relaying() as relay:
         client = relay.keep(Peer(socket.socket()))
@@ -277,7 +277,7 @@ async def test_link_ends_when_a_follower_is_gone_that_had_sent_its_last_byte() -
 
 
 @pytest.mark.parametrize("taken", [0, 3_000])
-async def test_at_the_end_of_a_connection_is_told_what_may_have_arrived(taken: int) -> None:
+async def test_end_of_a_connection_tells_what_may_have_arrived(taken: int) -> None:
     async with carrying() as one:
         one.passage.begin(is_granted=True)
         one.broker.send(bytes(100_000))

@@ -93,7 +93,7 @@ def test_next_one_is_found_when_an_urgent_link_has_left() -> None:
     assert turns.first() == "a"
 
 
-def test_place_that_nobody_came_back_for_is_there_for_its_own_link_alone() -> None:
+def test_place_left_in_line_is_there_for_its_own_link_alone() -> None:
     clock = MovedClock()
     turns = BudgetQueue(clock)
     turns.wait("a", 10, clock.now + 1)

@@ -96,7 +96,7 @@ def test_what_was_granted_is_taken_out_once_the_quota_is_0() -> None:
 
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
-def test_what_was_asked_for_without_a_quota_is_no_debt_of_one_set_since(side: SideName) -> None:
+def test_what_was_asked_for_before_a_quota_is_no_debt_of_it(side: SideName) -> None:
     """Else a move would stand still: for 40 s at 1 MB/s, where four links have an answer of 10 MB on its way."""
     clock = MovedClock()
     throttle = Throttle(side, 1, clock, replace(LISTED, rate=None))

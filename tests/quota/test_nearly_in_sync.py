@@ -235,7 +235,7 @@ def test_lower_high_watermark_counts_when_told_for_some_seconds(is_new_epoch: bo
 
 
 @pytest.mark.parametrize("version", [3, 12])
-def test_high_watermark_told_as_before_counts_after_a_follower_went_back(version: int) -> None:
+def test_high_watermark_told_as_before_counts_after_a_step_back(version: int) -> None:
     """Nothing in the answer is new, but what it told before was forgotten with the follower's step back."""
     cluster = Cluster(version=version)
     cluster.write()
@@ -257,7 +257,8 @@ def test_answer_is_looked_into_whole_after_a_partition_was_added() -> None:
     assert not cluster.link.partitions.told
 
 
-def test_follower_that_truncates_is_in_sync_with_a_lower_high_watermark() -> None:
+def test_follower_that_truncates_is_in_sync_when_told_less() -> None:
+    """The leader tells a lower high watermark then."""
     cluster = Cluster()
     cluster.catch_up()
     cluster.leader_epoch += 1

@@ -54,7 +54,7 @@ def asks_for(decision: Decision) -> set[int]:
 
 
 @versions
-def test_new_connections_bring_no_batches_of_what_is_known_to_be_behind(version: int) -> None:
+def test_new_connections_bring_no_batches_of_what_is_behind(version: int) -> None:
     churn = Churn(version)
     assert asks_for(churn.fetch()) == {0}  # nobody knows anything of it
     for _ in range(18):

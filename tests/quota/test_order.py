@@ -252,7 +252,7 @@ def test_grants_in_turn_keep_nothing_of_a_partition_long_gone() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 1_000, 1_999, 2_000, 3_500])
-def test_ranking_in_steps_has_the_most_urgent_first_and_leaves_none_out(count: int) -> None:
+def test_ranking_in_steps_has_the_most_urgent_first_and_all(count: int) -> None:
     link = Throttle("leader", 1, MovedClock(), ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS})).link(2)
     topic, queue = link.partitions.new_topic(b"t"), link.partitions.queue
     topic.batches.bytes_per_offset, topic.batches.largest = 1.0, 1

@@ -227,7 +227,7 @@ def test_what_a_broken_connection_had_reserved_counts_as_sent(version: int) -> N
 
 
 @pytest.mark.parametrize("comes_whole", [False, True])
-def test_of_a_broken_connection_only_what_may_have_arrived_counts(comes_whole: bool) -> None:
+def test_what_may_have_arrived_counts_of_a_broken_connection(comes_whole: bool) -> None:
     """Followers that come anew twice a second would else leave half of the quota unused."""
     talk = conversation(MB)
     talk.clock.move(1.0)

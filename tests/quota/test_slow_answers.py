@@ -32,7 +32,7 @@ def test_one_link_with_slow_answers_has_most_of_the_quota(round_trip: float, lea
     assert throttle.stats.cut_bytes <= 0.05 * RATE * 15
 
 
-def test_nothing_is_set_aside_while_a_late_leader_has_not_begun_to_answer() -> None:
+def test_nothing_is_set_aside_before_a_late_leader_answers() -> None:
     """All its answers begin after two seconds, so none of them ever came at once. Others have what it does not use."""
     clock = MovedClock()
     throttle = Throttle("follower", 2, clock, ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS}))

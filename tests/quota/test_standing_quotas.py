@@ -108,7 +108,7 @@ def test_what_is_added_counts_as_recovery_until_it_is_told() -> None:
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
 @pytest.mark.parametrize("version", [3, 12])
-def test_what_appears_counts_as_added_until_the_cluster_was_asked(side: SideName, version: int) -> None:
+def test_what_appears_counts_as_added_until_the_cluster_is_asked(side: SideName, version: int) -> None:
     """A move begins between two questions, and the next one may get no answer for long: its backlog passed whole."""
     moving = Moving(QuotaSettings("reassignment", RATE, Reassigned()), side=side, version=version)
     rules, clock = moving.throttle.rules, moving.clock
@@ -125,7 +125,7 @@ def test_what_appears_counts_as_added_until_the_cluster_was_asked(side: SideName
     assert rates[b"behind"] == UNBOUNDED
 
 
-def test_made_up_topics_are_not_all_kept_while_no_controller_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_not_all_made_up_topics_are_kept_without_a_controller(monkeypatch: pytest.MonkeyPatch) -> None:
     """With more than are kept it is not known of any partition whether it is being added."""
     monkeypatch.setattr("weir.quota.side_quotas.MOST_PARTITIONS", 10)
     moving = Moving(QuotaSettings("reassignment", RATE, Reassigned()))
@@ -151,7 +151,7 @@ def test_what_appears_under_its_min_isr_is_spared() -> None:
     assert rates[b"added"] == near(RATE)
 
 
-def test_moves_told_long_ago_count_for_nothing_when_a_rate_is_set() -> None:
+def test_moves_told_long_ago_count_for_nothing_under_a_new_rate() -> None:
     moving = Moving()
     rules = moving.throttle.rules
     rules.set_adding_replicas({}, asked_at=moving.clock.now)

@@ -125,7 +125,7 @@ def test_quotas_cover_a_stranger_as_who_it_claims_to_be(
     assert (sum(size for _, size in stranger.follower.received) <= BATCH) == is_covered
 
 
-def test_what_a_stranger_asks_for_no_more_counts_as_long_as_it_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_stranger_asked_for_counts_while_it_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_link, "MOST_PARTITIONS", 10)
     clock = MovedClock()
     link = throttle(clock).link(2, is_stranger=True)

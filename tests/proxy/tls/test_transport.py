@@ -119,7 +119,7 @@ async def test_read_of_a_few_bytes_takes_no_more(plain: Any) -> None:
     assert list(connection.receives) == [b"d"]
 
 
-async def test_loop_tells_of_what_is_left_only_after_a_read_that_left_nothing(plain: Any) -> None:
+async def test_loop_tells_of_the_rest_only_after_a_read_to_the_end(plain: Any) -> None:
     connection = ScriptedConnection(plain[0])
     transport = transport_of(connection)
     tells = isinstance(asyncio.get_running_loop(), asyncio.SelectorEventLoop)

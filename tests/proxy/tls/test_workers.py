@@ -231,7 +231,7 @@ async def test_half_closed_client_still_gets_its_answer(keys: Keys) -> None:
             await client.receive(1)
 
 
-async def test_a_held_fetch_gives_way_to_what_its_client_sends_behind_it(keys: Keys) -> None:
+async def test_held_fetch_gives_way_to_what_its_client_sends_next(keys: Keys) -> None:
     """What came is with the worker; what stands behind the held request is seen there."""
     async with limited(rule(SINK, 100), tls=keys.server(), workers=1) as found:
         client = await secure_client(found.relay, keys, keys.follower)
