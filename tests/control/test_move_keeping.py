@@ -1,7 +1,6 @@
 """A move that is kept at what is free of links, taken up again, and watched, against a cluster in memory."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
@@ -46,12 +45,6 @@ class Linked(FakeCluster):
 
     def passed(self, topics: frozenset[str]) -> Mapping[int, Passed]:
         return {1: Passed(0.0, self.counted)} if self.tells else {}
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> JournalFile:
-    (tmp_path / "plan.json").write_text("the plan")
-    return JournalFile(tmp_path / "plan.json", "plan0001")
 
 
 def pacer_of(cluster: Linked, file: JournalFile, limits: RateBounds | None = None) -> LinkPacer:

@@ -1,7 +1,5 @@
 """A move that is kept to a deadline, against a cluster in memory."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.fakes.move_cluster import FakeCluster
@@ -36,12 +34,6 @@ class Moved(FakeCluster):
             self.copied[replica] = self.copied.get(replica, 0) + arrived
             if self.copied[replica] >= self.size:
                 self.end_moves()
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> JournalFile:
-    (tmp_path / "plan.json").write_text("the plan")
-    return JournalFile(tmp_path / "plan.json", "plan0001")
 
 
 def pacer_to(at: float, file: JournalFile, lowest: int = 1, highest: int | None = None) -> DeadlinePacer:
