@@ -6,10 +6,21 @@ import pytest_asyncio
 
 from tests.fakes.metadata_broker import MetadataBroker, metadata_broker
 from tests.fakes.relaying import pytest_asyncio_loop_factories
+from tests.fakes.servers import serving
 from tests.fakes.throttle_cluster import ThrottleCluster, throttle_cluster
 from tests.proxy.watched import LISTS, ORDERS, PAYMENTS, Following, Watched
+from tests.proxy.whole_sidecar import Broker
 
 __all__ = ["pytest_asyncio_loop_factories"]
+
+
+@pytest_asyncio.fixture
+async def broker() -> AsyncIterator[Broker]:
+    """A broker that answers."""
+    broker = Broker()
+    async with serving(broker.serve) as (broker.server, broker.port):
+        yield broker
+        broker.released.set()
 
 
 @pytest_asyncio.fixture

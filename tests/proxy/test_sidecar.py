@@ -3,119 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import aiohttp
 import msgspec
 import pytest
-import pytest_asyncio
 
-from tests.fakes.metadata_broker import metadata_broker
-from tests.fakes.servers import serving
-from tests.proxy.cluster_broker import Broker as ClusterBroker
 from tests.proxy.exporting import until
-from tests.sample_files import lines_in, of_kind
+from tests.proxy.whole_sidecar import Broker, configured, running
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
 from weir.proxy import upstream_watch
-from weir.proxy.admin import history
 from weir.proxy.config.address import Address
 from weir.proxy.config.load import parse_config
-from weir.proxy.config.tables import Admin, Config, ThrottleTable
+from weir.proxy.config.tables import Admin, ThrottleTable
 from weir.proxy.listeners import ListenError
 from weir.proxy.relay.fetch_memory import DEFAULT_FETCH_MEMORY
-from weir.proxy.relay.side import HeldFetches
 from weir.proxy.sidecar import Sidecar
-from weir.quota.throttle import Throttle
-from weir.samples.schema import IntervalLine, LinkLine
 
 RECOVERY_RATE = "leader.recovery.throttled.rate"
-
-
-class Broker:
-    """Answers each request with ten bytes; `silent` after its sockets are accepted."""
-
-    def __init__(self) -> None:
-        self.silent = False
-        self.server: asyncio.Server | None = None
-        self.port = 0
-        self.asked = asyncio.Event()
-        self.released = asyncio.Event()
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while request := await reader.read(1000):
-                self.asked.set()
-                if self.silent:
-                    await self.released.wait()
-                writer.write(b"\x00\x00\x00\x0a" + request[8:12] + bytes(6))
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
-
-
-@pytest_asyncio.fixture
-async def broker() -> AsyncIterator[Broker]:
-    broker = Broker()
-    async with serving(broker.serve) as (broker.server, broker.port):
-        yield broker
-        broker.released.set()
-
-
-def configured(broker: Broker, more: str = "", throttle: str = "") -> Config:
-    return parse_config(
-        f"""
-        broker_id = 1
-        [[ingress]]
-        listen = "127.0.0.1:0"
-        upstream = "127.0.0.1:{broker.port}"
-        [[egress]]
-        peer = 2
-        listen = "127.0.0.1:0"
-        upstream = "127.0.0.1:{broker.port}"
-        [admin]
-        listen = "127.0.0.1:0"
-        {more}
-        [throttle]
-        {throttle}
-        """
-    )
-
-
-@dataclass
-class Running:
-    sidecar: Sidecar
-    session: aiohttp.ClientSession
-
-    async def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        url = f"http://{self.sidecar.admin_address}{path}"
-        data = None if body is None else json.dumps(body)
-        async with self.session.request(method, url, data=data) as response:
-            return response.status, json.loads(await response.read())
-
-    async def metric(self, line: str) -> float:
-        async with self.session.get(f"http://{self.sidecar.admin_address}/metrics") as response:
-            text = await response.text()
-        return float(next(row.split()[-1] for row in text.splitlines() if row.startswith(line)))
-
-
-@asynccontextmanager
-async def running(config: Config) -> AsyncIterator[Running]:
-    sidecar = Sidecar(config, "1.2.3")
-    await sidecar.start()
-    try:
-        async with aiohttp.ClientSession() as session:
-            yield Running(sidecar, session)
-    finally:
-        await sidecar.close()
 
 
 def events(caplog: pytest.LogCaptureFixture) -> list[tuple[str, dict[str, object]]]:
@@ -467,131 +373,3 @@ async def test_status_counts_as_many_of_a_link_as_it_says_are_held(broker: Broke
         leader = body["sides"]["leader"]
         assert leader["held_up_by"]["sentence"].startswith("The quota holds 7 partitions back")
         assert [link["throttled_partitions_behind"] for link in leader["links"]] == [7]
-
-
-async def test_sidecar_takes_samples_from_its_start_to_its_end(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "SAMPLE_SECONDS", 0.01)
-    async with running(configured(broker)) as weir:
-        seen: list[float] = []
-        async with asyncio.timeout(10):
-            while len(seen) < 2:
-                seen = (await weir.call("GET", "/v1/history"))[1]["sides"]["leader"]["at"]
-        samples = weir.sidecar.shown.history.sides[0].samples
-    taken = len(samples)
-    await asyncio.sleep(0.05)
-    assert len(samples) == taken
-
-
-async def test_sidecar_isr_of_the_cluster_reaches_both_throttles(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The client has tests of its own; this is its wiring: throttled topics in, ISR out, polled at once on a change."""
-    under: dict[str, object] = {}
-    reached = asyncio.Event()
-
-    def set_under_min_isr(throttle: Throttle, partitions: frozenset[tuple[bytes, int]]) -> None:
-        under[throttle.side] = partitions
-        if partitions:
-            reached.set()
-
-    monkeypatch.setattr(Throttle, "set_under_min_isr", set_under_min_isr)
-    bootstrap = ClusterBroker()
-    async with serving(bootstrap.serve) as (_, bootstrap.port):
-        throttle = f'[throttle.topics.idle]\n"{LEADER_REPLICAS}" = "*"'
-        config = configured(broker, f'[cluster]\nbootstrap_servers = "127.0.0.1:{bootstrap.port}"', throttle)
-        async with running(config) as weir:
-            await asyncio.sleep(0)
-            assert bootstrap.asked == []  # lists without a rate throttle nothing
-            await weir.call("PATCH", "/v1/throttle", {LEADER_RATE: 7, "topics": {"orders": {LEADER_REPLICAS: "*"}}})
-            async with asyncio.timeout(2):
-                await reached.wait()
-            assert bootstrap.asked == [["idle", "orders"]]
-            for side in weir.sidecar.sides:
-                assert side.throttle.in_isr(b"orders", 0, 2)
-                assert not side.throttle.in_isr(b"orders", 0, 3)
-            assert under == {"leader": {(b"orders", 1)}, "follower": {(b"orders", 1)}}
-            for what, polls in (("topics", 1), ("configs", 1), ("topic_ids", 0)):
-                assert await weir.metric(f'weir_cluster_polls_total{{result="ok",what="{what}"}}') == polls
-                assert await weir.metric(f'weir_cluster_polls_total{{result="failed",what="{what}"}}') == 0
-                assert (await weir.metric(f'weir_cluster_poll_bytes_total{{what="{what}"}}') > 50) == bool(polls)
-            assert 0 < await weir.metric('weir_cluster_poll_seconds{what="topics"}') < 2
-            assert 0 <= await weir.metric("weir_cluster_view_age_seconds") < 2
-
-
-async def test_sidecar_names_of_throttled_topics_reach_both_throttles(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The resolver has tests of its own; this is its wiring: asked at once on a change, and planned again."""
-    async with metadata_broker(topics={"orders": b"o" * 16}, released=asyncio.Event()) as own:
-        broker.port = own.port
-        async with running(configured(broker)) as weir:
-            replanned = asyncio.Event()
-            names = weir.sidecar.process.topic_names
-            throttles = [side.throttle for side in weir.sidecar.sides]
-
-            def replan(held: HeldFetches) -> None:
-                if names.name_of(b"o" * 16):
-                    replanned.set()
-
-            assert names.name_of(b"x" * 16) is None
-            await weir.call("PATCH", "/v1/throttle", {LEADER_RATE: 7, "topics": {"orders": {LEADER_REPLICAS: "*"}}})
-            generations = [throttle.rules.generation for throttle in throttles]
-            monkeypatch.setattr(HeldFetches, "wake_now", replan)
-            own.released.set()
-            async with asyncio.timeout(2):
-                await replanned.wait()
-            assert all(throttle.topic_names is names for throttle in throttles)
-            assert [throttle.rules.generation for throttle in throttles] == [before + 1 for before in generations]
-            assert await weir.metric("weir_topic_ids_unknown") == 1
-            assert (await weir.call("GET", "/v1/status"))[1]["topic_ids_unknown"] == 1
-
-
-async def test_sidecar_exports_to_its_last_moment_and_counts_samples(broker: Broker, tmp_path: Path) -> None:
-    config = configured(broker, f'[export]\ndirectory = "{tmp_path}"')
-    sidecar = Sidecar(config, "1.2.3")
-    await sidecar.start()
-    sidecar.sides[0].throttle.link(2)
-    await sidecar.drain()
-    await sidecar.close()
-    assert sidecar.process.export.written["file"] == 1
-    link, end = lines_in(tmp_path)
-    assert isinstance(link, LinkLine) and isinstance(end, IntervalLine)
-    assert (end.broker_id, end.sequence, end.version, end.interval_seconds) == (1, 1, "1.2.3", 10.0)
-    assert (link.side, link.peer, link.connections) == ("leader", 2, 1)
-
-
-@pytest.mark.parametrize("has_ingress", [True, False])
-async def test_sidecar_exports_what_clients_move_on_the_leaders_side(
-    broker: Broker, tmp_path: Path, has_ingress: bool
-) -> None:
-    """What passes on the other side is the broker's own."""
-    config = configured(broker, f'[export]\ndirectory = "{tmp_path}"')
-    sidecar = Sidecar(config if has_ingress else msgspec.structs.replace(config, ingress=()), "1.2.3")
-    await sidecar.start()
-    for listener in sidecar.listeners:
-        reader, writer = await asyncio.open_connection(listener.address.host, listener.address.port)
-        for _ in range(1 if listener.side.stats.side == "leader" else 3):
-            writer.write(bytes.fromhex("0000000a 0012 0000 00000007 ffff"))
-            await reader.readexactly(14)
-        writer.close()
-    await sidecar.drain()
-    await sidecar.close()
-    (end,) = of_kind(lines_in(tmp_path), IntervalLine)
-    assert (end.client_bytes_in, end.client_bytes_out) == ((14, 14) if has_ingress else (None, None))
-
-
-async def test_sidecar_without_export_counts_nothing_for_samples(broker: Broker) -> None:
-    sidecar = Sidecar(configured(broker), "1.2.3")
-    await sidecar.start()
-    assert [side.throttle.stats.interval for side in sidecar.sides] == [None, None]
-    await sidecar.close()
-
-
-async def test_sidecar_serves_though_samples_have_no_place(broker: Broker, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("no directory")
-    config = configured(broker, f'[export]\ndirectory = "{tmp_path / "file"}"\ninterval_seconds = 1')
-    sidecar = Sidecar(config, "1.2.3")
-    await sidecar.start()
-    assert await sidecar.shown.not_ready() == []
-    await sidecar.close()
-    assert sidecar.process.export.dropped["file", "write_failed"] == 1
