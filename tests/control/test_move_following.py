@@ -18,7 +18,7 @@ from weir.planning.reassignment_json import ReassignmentPlan
 
 
 def ticks(cluster: FakeCluster, what: ReassignmentPlan, at_once: int | None = None) -> Iterator[Tick]:
-    return Following(lambda: cluster, what, {}, cluster.clock, cluster.sleep, at_once).ticks()
+    return Following(cluster.connect, what, {}, cluster.clock, cluster.sleep, at_once).ticks()
 
 
 def test_steps_keep_as_many_moving_as_wanted(file: JournalFile) -> None:
@@ -68,7 +68,7 @@ def test_progress_tells_rate_time_left_and_who_holds_it_up() -> None:
 
 
 def test_following_outlasts_an_outage_of_up_to_ten_minutes() -> None:
-    """A controller that fails, and a cluster that is away."""
+    """A controller that fails, and a cluster that is away. It is asked again over a new connection."""
     cluster, what = three(), plan(p0=(2,))
     cluster.try_to_reassign({P0: (2,)})
 
@@ -81,6 +81,7 @@ def test_following_outlasts_an_outage_of_up_to_ten_minutes() -> None:
     assert next(following).away == "nobody there"
     cluster.before_each = lambda name: None
     assert next(following).seen is not None
+    assert cluster.connections == 2
     cluster.before_each = away
     with pytest.raises(ControlError, match="nobody there"):
         list(following)

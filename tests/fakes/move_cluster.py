@@ -36,6 +36,7 @@ class FakeCluster(MoveAdmin):
         self.log_dirs: dict[Replica, list[ReplicaLog]] = {}
         self.makes_replicas_at_once = False  # else one is there when its move has ended
         self.requests: list[str] = []
+        self.connections = 0
         self.before_each: Callable[[str], None] = lambda name: None
         self.clock: MovedClock = MovedClock(0.0)
         self.shows_late_seconds = 0.0
@@ -50,6 +51,11 @@ class FakeCluster(MoveAdmin):
             {broker: dict(own) for broker, own in self.rates.items() if own},
             {topic: dict(own) for topic, own in self.lists.items() if own},
         )
+
+    def connect(self) -> FakeCluster:
+        """A new connection to it."""
+        self.connections += 1
+        return self
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
