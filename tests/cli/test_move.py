@@ -9,8 +9,6 @@ import pytest
 from tests.cli.commands import failing
 from tests.fakes.move_cluster import FakeCluster
 from weir.cli.main import main
-from weir.control import move_admin
-from weir.control.move_admin import MoveAdmin
 from weir.control.move_journal import JournalFile
 from weir.planning.assignment import Partition, Replica
 from weir.planning.move_throttle import Standing
@@ -24,14 +22,7 @@ SERVER = ("--bootstrap-server", "kafka1:9092")
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     """What `weir move` connects to; time passes in it alone."""
     fake = FakeCluster({P0: (1,), P1: (1, 2)}, size=4_000_000)
-
-    def connect(servers: list[str], **options: object) -> MoveAdmin:
-        assert servers == ["kafka1:9092"]
-        return fake
-
-    monkeypatch.setattr(move_admin, "MoveAdmin", connect)
-    monkeypatch.setattr("time.sleep", fake.sleep)
-    monkeypatch.setattr("time.monotonic", fake.clock)
+    fake.stand_in(monkeypatch)
     return fake
 
 

@@ -14,8 +14,6 @@ from weir.cli.main import main
 from weir.cli.move_pacing import Kept, PacingOptions, written
 from weir.cli.move_sidecars import Sidecars
 from weir.cli.sidecars import Reply
-from weir.control import move_admin
-from weir.control.move_admin import MoveAdmin
 from weir.control.move_journal import JournalFile, Pacing
 from weir.control.move_pacing import DeadlinePacer
 from weir.planning.assignment import Partition
@@ -46,13 +44,7 @@ class Ending(FakeCluster):
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Ending:
     fake = Ending()
-
-    def connect(servers: list[str], **options: object) -> MoveAdmin:
-        return fake
-
-    monkeypatch.setattr(move_admin, "MoveAdmin", connect)
-    monkeypatch.setattr("time.sleep", fake.sleep)
-    monkeypatch.setattr("time.monotonic", fake.clock)
+    fake.stand_in(monkeypatch)
     return fake
 
 

@@ -9,8 +9,6 @@ from tests.cli.commands import failing
 from tests.fakes.move_cluster import FakeCluster
 from weir.cli.main import main
 from weir.cli.sidecars import Reply
-from weir.control import move_admin
-from weir.control.move_admin import MoveAdmin
 from weir.planning.assignment import Partition
 from weir.proxy.config.address import Address
 
@@ -23,13 +21,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     """Broker 1 has three partitions of 100 MB, 2 and 3 have two; each grows by 5 MB while it is watched."""
     held = {0: (1, 2), 1: (1, 3), 2: (1, 2, 3)}
     fake = FakeCluster({Partition("orders", number): brokers for number, brokers in held.items()}, size=100 * MB)
-
-    def connect(servers: list[str], **options: object) -> MoveAdmin:
-        return fake
-
-    monkeypatch.setattr(move_admin, "MoveAdmin", connect)
-    monkeypatch.setattr("time.sleep", fake.sleep)
-    monkeypatch.setattr("time.monotonic", fake.clock)
+    fake.stand_in(monkeypatch)
     fake.grown_per_look = 5 * MB
     fake.size -= fake.grown_per_look
     return fake

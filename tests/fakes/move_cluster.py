@@ -4,12 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import pytest
+
 from tests.fakes.clock import MovedClock
+from weir.control import move_admin
 from weir.control.cluster_admin import PartitionState
 from weir.control.errors import ControlError
 from weir.control.move_admin import MoveAdmin, ReplicaLog
 from weir.planning.assignment import Brokers, Partition, Reassignment, Replica
 from weir.planning.move_throttle import ConfigChange, Standing
+
+
+def make(change: ConfigChange, held: dict[str, str]) -> None:
+    """Change what a broker or a topic has, as Kafka changes it (ConfigurationControlManager.java)."""
+    entries = [entry for entry in held.get(change.setting, "").split(",") if entry]
+    values = change.value.split(",")
+    match change.operation:
+        case "set":
+            held[change.setting] = change.value
+        case "delete":
+            held.pop(change.setting, None)
+        case "append":
+            entries += [value for value in values if value not in entries]
+            assert "*" not in entries or entries == ["*"], "Kafka refuses such a list"
+            held[change.setting] = ",".join(entries)
+        case "subtract":
+            held[change.setting] = ",".join(entry for entry in entries if entry not in values)
 
 
 class FakeCluster(MoveAdmin):
@@ -52,10 +72,16 @@ class FakeCluster(MoveAdmin):
             {topic: dict(own) for topic, own in self.lists.items() if own},
         )
 
-    def connect(self) -> FakeCluster:
+    def connect(self, servers: Sequence[str] = (), **options: object) -> FakeCluster:
         """A new connection to it."""
         self.connections += 1
         return self
+
+    def stand_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have `weir` connect to it, whatever the address; time passes in it alone."""
+        monkeypatch.setattr(move_admin, "MoveAdmin", self.connect)
+        monkeypatch.setattr("time.sleep", self.sleep)
+        monkeypatch.setattr("time.monotonic", self.clock)
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
@@ -147,18 +173,7 @@ class FakeCluster(MoveAdmin):
             if change.kind == "topic" and change.name not in self.lists:
                 refused[f"topic {change.name}"] = "unknown topic"
                 continue
-            held = self.rates[int(change.name)] if change.kind == "broker" else self.lists[change.name]
-            entries = [entry for entry in held.get(change.setting, "").split(",") if entry]
-            values = change.value.split(",")
-            match change.operation:
-                case "set":
-                    held[change.setting] = change.value
-                case "delete":
-                    held.pop(change.setting, None)
-                case "append":
-                    held[change.setting] = ",".join([*entries, *(v for v in values if v not in entries)])
-                case "subtract":
-                    held[change.setting] = ",".join(entry for entry in entries if entry not in values)
+            make(change, self.rates[int(change.name)] if change.kind == "broker" else self.lists[change.name])
         return refused
 
     def replica_logs(

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.fakes.move_cluster import make
 from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 from weir.planning.assignment import Partition, PartitionMove, Reassignment, planned_moves
 from weir.planning.move_throttle import (
@@ -30,7 +31,7 @@ FOO_0, FOO_1 = Partition("foo", 0), Partition("foo", 1)
 
 
 class Settings:
-    """The settings of a cluster, changed as Kafka changes them (ConfigurationControlManager.java)."""
+    """The settings of a cluster."""
 
     def __init__(self, brokers: tuple[int, ...] = (0, 1, 2, 3), topics: tuple[str, ...] = ("foo", "bar")) -> None:
         self.rates: dict[int, dict[str, str]] = {broker: {} for broker in brokers}
@@ -45,20 +46,7 @@ class Settings:
 
     def change(self, *changes: ConfigChange) -> None:
         for change in changes:
-            held: dict[str, str] = self.rates[int(change.name)] if change.kind == "broker" else self.lists[change.name]
-            entries = [entry for entry in held.get(change.setting, "").split(",") if entry]
-            values = change.value.split(",")
-            match change.operation:
-                case "set":
-                    held[change.setting] = change.value
-                case "delete":
-                    held.pop(change.setting, None)
-                case "append":
-                    entries += [value for value in values if value not in entries]
-                    assert "*" not in entries or entries == ["*"], "Kafka refuses such a list"
-                    held[change.setting] = ",".join(entries)
-                case "subtract":
-                    held[change.setting] = ",".join(entry for entry in entries if entry not in values)
+            make(change, self.rates[int(change.name)] if change.kind == "broker" else self.lists[change.name])
 
     def begin(self, moves: Mapping[Partition, PartitionMove], rate: int, earlier: Claims | None = None) -> Claims:
         claims = claims_for(wanted_throttle(moves, rate), self.standing, earlier or Claims())
