@@ -115,7 +115,10 @@ def appended_topics(decision: Forward) -> list[ScannedTopic]:
 
 @dataclass
 class SessionFollower(FetcherSession):
-    """A follower's fetcher: `offsets` are what it wants, `sent` what it asked of each when it asked last."""
+    """A follower's fetcher, below v7 without a session: `offsets` are what it wants, what returned data at the end.
+
+    `sent` is what it asked of each when it asked last.
+    """
 
     clock: MovedClock
     upstream: Upstream
@@ -165,7 +168,7 @@ class SessionFollower(FetcherSession):
             for name, _, records, _ in topics:
                 for seen in records:
                     if (name, seen.partition) in self.offsets:
-                        self.offsets[name, seen.partition] += seen.batches
+                        self.offsets[name, seen.partition] = self.offsets.pop((name, seen.partition)) + seen.batches
                         kept += seen.complete_bytes
             if kept:
                 self.received.append((self.clock.now, kept))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
-
 import pytest
 
 from tests.fakes.clock import MovedClock
-from tests.fakes.conversation import Conversation, Follower, Leader, Log
+from tests.fakes.conversation import Leader, Log
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 from weir.lag.topic_lag import LagRow
 from weir.quota.settings import SideName, ThrottleSettings
@@ -20,12 +17,6 @@ LOST, KEPT = (b"t", 0), (b"t", 1)
 NOT_LEADER, UNKNOWN_TOPIC = 6, 3
 LAG_TIME_MAX = 30.0
 GRACE = 2.0
-
-
-class Fetcher(Protocol):
-    """A follower, below sessions or in one."""
-
-    offsets: dict[tuple[bytes, int], int]
 
 
 class Fetching:
@@ -41,22 +32,14 @@ class Fetching:
 
     def connect(self, offsets: dict[tuple[bytes, int], int]) -> None:
         self.link = self.throttle.link(FOLLOWER)
-        leader = Leader(self.logs)
-        self.follower: Fetcher
-        self.exchange: Callable[[], object]
-        if self.version < 7:
-            self.follower = Follower(offsets, FOLLOWER, self.version)
-            self.exchange = Conversation(self.clock, self.link, leader, self.follower).exchange
-        else:
-            hop = Hop(self.clock, self.link, SessionLeader(self.clock, leader))
-            self.follower = SessionFollower(self.clock, hop, offsets, self.version, FOLLOWER)
-            self.exchange = self.follower.fetch
+        hop = Hop(self.clock, self.link, SessionLeader(self.clock, Leader(self.logs)))
+        self.follower = SessionFollower(self.clock, hop, offsets, self.version, FOLLOWER)
 
     def run(self, seconds: float) -> None:
         end = self.clock.now + seconds
         while self.clock.now < end:
             before = self.clock.now
-            self.exchange()
+            self.follower.fetch()
             self.clock.now = max(self.clock.now, before + 0.1)
 
     def rows(self) -> dict[tuple[bytes, int], LagRow]:
@@ -90,10 +73,10 @@ def test_partition_asked_for_again_lags_since_it_went(version: int) -> None:
     fetching.logs[LOST].extend([100] * 5)
     fetching.follower.offsets[LOST] = 1
     fetching.link.throttle.configure(ThrottleSettings(rate=0, replicas={"t": ALL_REPLICAS}))
-    fetching.exchange()
+    fetching.follower.fetch()
     assert fetching.rows()[LOST].lag_seconds == pytest.approx(41, abs=2)
     fetching.follower.offsets[LOST] = 6
-    fetching.exchange()
+    fetching.follower.fetch()
     fetching.run(1)
     assert (fetching.rows()[LOST].lag_seconds, fetching.rows()[LOST].lag_messages) == (0, 0)
 
@@ -134,8 +117,8 @@ def test_partition_with_errors_lags_since_its_last_good_answer(version: int, sid
     assert rows[LOST].stuck
     assert rows[KEPT].lag_seconds == 0
     fetching.logs[LOST].error_code = 0
-    fetching.exchange()
-    fetching.exchange()
+    fetching.follower.fetch()
+    fetching.follower.fetch()
     assert fetching.rows()[LOST].lag_seconds == 0
 
 

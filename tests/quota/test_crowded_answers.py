@@ -28,12 +28,8 @@ def received(
     throttle = Throttle("leader", 1, clock, settings)
     throttle.topic_names.learn({MOVED: b"moved", BACKLOG: b"backlog"})
     offsets = dict.fromkeys(logs, 0)
-    if version < 7:
-        follower = Follower(offsets, version=version)
-        Conversation(clock, throttle.link(2), Leader(logs), follower, round_trip=0.05).run(SECONDS)
-    else:
-        upstream = SessionLeader(clock, Leader(logs), round_trip=0.05)
-        SessionFollower(clock, Hop(clock, throttle.link(2), upstream), offsets, version).run(SECONDS)
+    upstream = SessionLeader(clock, Leader(logs), round_trip=0.05)
+    SessionFollower(clock, Hop(clock, throttle.link(2), upstream), offsets, version).run(SECONDS)
     sizes = {key: offset * BATCH for key, offset in offsets.items()}
     return (
         sum(size for (topic, _), size in sizes.items() if topic == moved) / SECONDS,

@@ -27,13 +27,8 @@ def test_hundreds_of_moving_topics_have_quota_beside_backlog(version: int, topic
     logs = backlog | moved
     offsets = dict.fromkeys(logs, 0)
     start = clock.now
-    if version < 7:
-        follower = Follower(offsets, version=version)
-        Conversation(clock, link, Leader(logs), follower, round_trip=0.05).run(seconds)
-    else:
-        SessionFollower(
-            clock, Hop(clock, link, SessionLeader(clock, Leader(logs), round_trip=0.05)), offsets, version
-        ).run(seconds)
+    upstream = SessionLeader(clock, Leader(logs), round_trip=0.05)
+    SessionFollower(clock, Hop(clock, link, upstream), offsets, version).run(seconds)
     sizes = {key: offset * BATCH for key, offset in offsets.items()}
     others = [sizes[key] for key in backlog]
     assert 0.85 * rate * (clock.now - start) <= sum(sizes[key] for key in moved) <= rate * (clock.now - start) + BATCH

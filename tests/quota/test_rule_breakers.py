@@ -226,12 +226,9 @@ def test_fetch_version_changed_on_a_connection_begins_anew(versions: tuple[int, 
     leader = Leader({(b"t", p): Log([BATCH] * 50) for p in range(3)} | {(b"u", 0): Log([])})
     offsets = dict.fromkeys(leader.logs, 0)
     for version in versions * 2:
-        if version >= 7:
-            follower = SessionFollower(clock, Hop(clock, link, SessionLeader(clock, leader)), offsets, version)
-            follower.run(0.5)
-            assert not follower.refused
-        else:
-            Conversation(clock, link, leader, Follower(offsets, version=version)).run(0.5)
+        follower = SessionFollower(clock, Hop(clock, link, SessionLeader(clock, leader)), offsets, version)
+        follower.run(0.5)
+        assert not follower.refused
     link.close()
     assert side.ledger.reserved == 0
 

@@ -65,14 +65,10 @@ def received(
     got: dict[bytes, list[tuple[float, int]]] = {topic: [] for topic in TOPICS}
     before = dict(offsets)
     end = clock.now + SECONDS
-    plain = Conversation(clock, link, leader, Follower(offsets, version=version))
-    in_session = SessionFollower(clock, Hop(clock, link, SessionLeader(clock, leader)), offsets, version)
+    follower = SessionFollower(clock, Hop(clock, link, SessionLeader(clock, leader)), offsets, version)
     while clock.now < end:
-        if version < 7:
-            plain.exchange()
-        else:
-            in_session.fetch()
-            clock.move(0.004)
+        follower.fetch()
+        clock.move(0.004)
         for key, offset in offsets.items():
             if offset > before[key]:
                 got[key[0]].append((clock.now - 1000.0, (offset - before[key]) * BATCH))
@@ -184,10 +180,7 @@ def test_partition_of_two_quotas_has_a_part_of_both(order: Order, version: int) 
     throttle = Throttle("leader", 1, clock, ThrottleSettings(quotas=quotas, order=order))
     logs = {(topic, 0): Log([batch] * 1_000) for topic in TOPICS}
     link, leader, offsets = throttle.link(2), Leader(logs), dict.fromkeys(logs, 0)
-    if version < 7:
-        Conversation(clock, link, leader, Follower(offsets, version=version), round_trip=0.002).run(seconds)
-    else:
-        SessionFollower(clock, Hop(clock, link, SessionLeader(clock, leader)), offsets, version).run(seconds)
+    SessionFollower(clock, Hop(clock, link, SessionLeader(clock, leader)), offsets, version).run(seconds)
     a, b, c = [offsets[topic, 0] for topic in TOPICS]
     assert b >= (0.4 * 2 * seconds if order == "round-robin" else 1)
     assert a + b >= 0.8 * 5 * seconds

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -51,13 +50,8 @@ class Moving:
         leader = Leader({(topic, 0): Log([BATCH] * BATCHES) for topic in TOPICS})
         self.offsets = dict.fromkeys(leader.logs, 0)
         self.link = self.throttle.link(replica if side == "leader" else 1)
-        self.fetch: Callable[[], object]
-        if version < 7:
-            follower = Follower(self.offsets, version=version, replica_id=replica)
-            self.fetch = Conversation(self.clock, self.link, leader, follower).exchange
-        else:
-            hop = Hop(self.clock, self.link, SessionLeader(self.clock, leader))
-            self.fetch = SessionFollower(self.clock, hop, self.offsets, version, replica_id=replica).fetch
+        hop = Hop(self.clock, self.link, SessionLeader(self.clock, leader))
+        self.fetch = SessionFollower(self.clock, hop, self.offsets, version, replica_id=replica).fetch
 
     def rates(self, seconds: float = SECONDS) -> dict[bytes, float]:
         """Bytes/s of each topic; UNBOUNDED for one that has come whole."""
@@ -358,19 +352,12 @@ def test_two_hops_with_unlike_standing_rates_keep_each_its_own(version: int) -> 
     throttles = [Throttle(side, broker, clock, ThrottleSettings(quotas=(quota,))) for side, broker, quota in sides]
     for throttle in throttles:
         throttle.rules.set_adding_replicas(ADDING)
-    fetch: Callable[[], object]
-    if version < 7:
-        hop = Hop(clock, throttles[0].link(2), SessionLeader(clock, leader))
-        fetch = Conversation(
-            clock, throttles[1].link(1), leader, Follower(offsets, version=version), next_hop=hop
-        ).exchange
-    else:
-        ingress = Hop(clock, throttles[0].link(2), SessionLeader(clock, leader))
-        egress = Hop(clock, throttles[1].link(1), ingress)
-        fetch = SessionFollower(clock, egress, offsets, version).fetch
+    ingress = Hop(clock, throttles[0].link(2), SessionLeader(clock, leader))
+    egress = Hop(clock, throttles[1].link(1), ingress)
+    follower = SessionFollower(clock, egress, offsets, version)
     begin = clock.now
     while clock.now < begin + 2 * SECONDS:
-        fetch()
+        follower.fetch()
         clock.move(0.008)
     seconds = clock.now - begin
     assert offsets[b"behind", 0] * BATCH / seconds == near(RATE)

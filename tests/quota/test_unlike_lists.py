@@ -3,7 +3,7 @@
 import pytest
 
 from tests.fakes.clock import MovedClock
-from tests.fakes.conversation import Conversation, Follower, Leader, Log, requested, requested_partition
+from tests.fakes.conversation import Leader, Log, requested, requested_partition
 from tests.fakes.kafka.wire import replica_fetch, request_topics
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 from weir.protocol.fetch_request import FetchRequest
@@ -39,13 +39,8 @@ def received(version: int, order: Order, seconds: float, *, partitions: int, bat
     second = throttle("leader", 4 * MB, clock, ["both", "leader-only"], order).link(2)
     first = throttle("follower", 2 * MB, clock, ["both"], order).link(1)
     offsets = dict.fromkeys(logs, 0)
-    if version < 7:
-        plain = Follower(offsets, version=version)
-        hop = Hop(clock, second, SessionLeader(clock, leader))
-        Conversation(clock, first, leader, plain, next_hop=hop).run(seconds)
-    else:
-        hops = Hop(clock, first, Hop(clock, second, SessionLeader(clock, leader)))
-        SessionFollower(clock, hops, offsets, version).run(seconds)
+    hops = Hop(clock, first, Hop(clock, second, SessionLeader(clock, leader)))
+    SessionFollower(clock, hops, offsets, version).run(seconds)
     sizes = dict.fromkeys((both, leader_only), 0)
     for (topic, _), offset in offsets.items():
         if topic in sizes:
