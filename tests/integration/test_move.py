@@ -134,9 +134,9 @@ def test_cancel_leaves_the_throttle_of_what_it_skips(move: MoveCommands) -> None
 
 
 def test_second_move_needs_additional_and_none_leaves_anything(move: MoveCommands) -> None:
-    topic = filled(move.cluster, move.topic, [1], 6 * MB, partitions=2)
+    topic = filled(move.cluster, move.topic, [1], 2_300_000, partitions=2)
     first, second = move.plan(topic, {0: [2]}, "first"), move.plan(topic, {1: [3]}, "second")
-    move.run("execute", first, "--throttle", "150k")  # Kafka lets 10 s of the rate through at once
+    move.run("execute", first, "--throttle", "90k")  # Kafka lets an answer of 1 MiB through, and then nothing for 11 s
     assert "--additional" in move.run("execute", second, "--throttle", "500k", status=1)[1]
     move.run("execute", second, "--throttle", "20MB", "--additional")
     move.wait_for_end()
