@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from tests.integration.relay import Relay
+
 _SIZE = struct.Struct(">i")
 _API = struct.Struct(">hhi")
 _FETCH = 1
@@ -23,28 +25,12 @@ class Recording:
     responses: bytearray = field(default_factory=bytearray)
 
 
-class Recorder:
-    """Listens at `address` and relays to `upstream` while the block runs."""
+class Recorder(Relay):
+    """Keeps what passes."""
 
     def __init__(self, upstream: tuple[str, int]) -> None:
-        self._upstream = upstream
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self._sockets: list[socket.socket] = [self._listening]
         self.connections: list[Recording] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Where to connect to."""
-        host, port = self._listening.getsockname()
-        return host, port
-
-    def close(self) -> None:
-        """Break every connection; the threads end with them."""
-        for one in self._sockets:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+        super().__init__(upstream)
 
     def fetches(self) -> Iterator[tuple[bytes, bytes]]:
         """Every Fetch request with its response, neither with its size."""
@@ -55,25 +41,11 @@ class Recorder:
                 if api_key == _FETCH and correlation_id in responses:
                     yield request, responses[correlation_id]
 
-    def _accept(self) -> None:
-        with suppress(OSError):  # the listening socket is closed
-            while True:
-                client, _ = self._listening.accept()
-                self._sockets.append(client)
-                try:
-                    server = socket.create_connection(self._upstream)
-                except OSError:  # not up yet
-                    client.close()
-                    continue
-                self._sockets.append(server)
-                recording = Recording()
-                self.connections.append(recording)
-                for source, target, kept in (
-                    (client, server, recording.requests),
-                    (server, client, recording.responses),
-                ):
-                    source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    threading.Thread(target=_relay, args=(source, target, kept), daemon=True).start()
+    def carry(self, client: socket.socket, server: socket.socket) -> None:
+        recording = Recording()
+        self.connections.append(recording)
+        for way in ((client, server, recording.requests), (server, client, recording.responses)):
+            threading.Thread(target=_relay, args=way, daemon=True).start()
 
 
 def _relay(source: socket.socket, target: socket.socket, kept: bytearray) -> None:

@@ -6,59 +6,30 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from queue import Queue
 
+from tests.integration.relay import Relay
 from weir.lab.cluster import Cluster
 
 _CHUNK = 64 * 1024
 _CHUNKS_ON_THE_WAY = 10_000  # of any size: a bound that is never reached here
 
 
-class SlowNetwork:
-    """Relays to `upstream`, each way `delay` seconds late, and at most `rate` bytes/s come back; a context manager."""
+class SlowNetwork(Relay):
+    """Carries bytes each way `delay` seconds late, and at most `rate` bytes/s come back."""
 
     def __init__(self, upstream: tuple[str, int], *, rate: float = float("inf"), delay: float = 0.0) -> None:
-        self._upstream = upstream
         self._rate = rate
         self._delay = delay
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self._sockets: list[socket.socket] = [self._listening]
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(upstream)
 
-    def __enter__(self) -> SlowNetwork:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Break every connection; the threads end with them."""
-        for one in self._sockets:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Where to connect to."""
-        host, port = self._listening.getsockname()
-        return host, port
-
-    def _accept(self) -> None:
-        with suppress(OSError):  # the listening socket is closed
-            while True:
-                client, _ = self._listening.accept()
-                self._sockets.append(client)
-                try:
-                    server = socket.create_connection(self._upstream)
-                except OSError:  # not up yet
-                    client.close()
-                    continue
-                self._sockets.append(server)
-                self._relay(client, server, float("inf"))
-                self._relay(server, client, self._rate)
+    def carry(self, client: socket.socket, server: socket.socket) -> None:
+        self._relay(client, server, float("inf"))
+        self._relay(server, client, self._rate)
 
     def _relay(self, source: socket.socket, target: socket.socket, rate: float) -> None:
         chunks: Queue[tuple[float, bytes]] = Queue(_CHUNKS_ON_THE_WAY)
-        source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         threading.Thread(target=_take, args=(source, chunks, rate, self._delay), daemon=True).start()
         threading.Thread(target=_give, args=(target, chunks), daemon=True).start()
 
@@ -82,7 +53,7 @@ def slow_network(
         cluster.start_sidecar(follower)
 
     host, port = direct.split(":")
-    with SlowNetwork((host, int(port)), rate=rate, delay=delay) as network:
+    with closing(SlowNetwork((host, int(port)), rate=rate, delay=delay)) as network:
         slow = "{}:{}".format(*network.address)
         restart_with(text.replace(f'"upstream" = "{direct}"', f'"upstream" = "{slow}"'))
         try:
