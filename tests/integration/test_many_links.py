@@ -23,7 +23,7 @@ def test_quota_and_one_batch_hold_for_all_links_together(mode: Mode) -> None:
         fill(cluster.bootstrap_servers, topic, dict.fromkeys(partitions, 2 * MB), message_bytes=BATCH_BYTES - 500)
         with throttled_move(cluster, {1: throttle(topic, leader=RATE)}, topic) as received:
             wait_for_bytes(cluster, received[topic], 0)
-            sleep(15)  # another round of probes comes after 10 s
+            sleep(12)  # another round of probes comes after 10 s
             series = received[topic].series()
             begin, end = series.span[0], now(received[topic])
             assert series.worst_window()[0] <= 1.05 * RATE + 2 * BATCH_BYTES  # one of them was late on its way

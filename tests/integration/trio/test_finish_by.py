@@ -20,8 +20,8 @@ from weir.planning.move_throttle import Standing
 
 pytestmark = [pytest.mark.integration, on(NEWEST.name)]
 
-SECONDS = 32.0
-SIZE = 20 * MB
+SECONDS = 24.0
+SIZE = 15 * MB
 
 
 @pytest.fixture
