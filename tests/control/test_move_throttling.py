@@ -46,15 +46,17 @@ def test_throttles_are_preserved_where_that_is_wanted(file: JournalFile) -> None
 
 @pytest.mark.long
 def test_list_too_long_for_brokers_is_refused_before_any_change(file: JournalFile) -> None:
-    partitions = [Partition("orders", number) for number in range(5_000)]
-    cluster = FakeCluster(dict.fromkeys(partitions, (1,)))
-    what = ReassignmentPlan(dict.fromkeys(partitions, (2,)), {})
+    *fitting, one_more = [Partition("orders", number) for number in (*range(10_000, 14_096), 100_000)]
+    cluster = FakeCluster(dict.fromkeys((*fitting, one_more), (1,)))
+    what = ReassignmentPlan(dict.fromkeys((*fitting[1:], one_more), (2,)), {})
     with pytest.raises(
-        MoveError, match=r"would have 33,889 characters, and brokers take 32,767: make plans with which at most"
+        MoveError, match=r"would have 32,768 characters, and brokers take 32,767: make plans with which at most"
     ):
         execute(cluster, what, file)
     assert (cluster.moving, cluster.throttles) == ({}, NOTHING)
     assert execute(cluster, what, file, Orders())
+    cluster.end_moves()
+    assert execute(cluster, ReassignmentPlan(dict.fromkeys(fitting, (3,)), {}), file)
 
 
 def test_topics_outside_the_plan_need_not_be_readable(file: JournalFile) -> None:
