@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from itertools import cycle
 from pathlib import Path
@@ -20,7 +21,7 @@ from weir.planning.move_throttle import Standing
 pytestmark = pytest.mark.integration
 
 NOTHING = Standing()
-MANY = 300
+MANY = 500
 """Partitions of a topic that a broker makes for some seconds."""
 
 KILLED = {"execute": 5.5, "execute in steps": 6.0, "execute --finish-by": 7.0, "verify": 2.5, "cancel": 2.5}
@@ -235,7 +236,11 @@ def test_addresses_as_scripts_have_them_reach_the_cluster(move: MoveCommands) ->
 
 def test_move_begins_while_a_broker_makes_a_large_topic(move: MoveCommands) -> None:
     small = filled(move.cluster, move.topic, [1], MB, partitions=1)
-    move.cluster.create_topic(f"{move.topic}-large", {number: [1] for number in range(MANY)})
-    move.run("execute", move.plan(small, {0: [2]}), "--throttle", "10MB", "--watch")
+    first = move.cluster.brokers[1].data / f"{move.topic}-large-0"
+    with ThreadPoolExecutor(1) as pool:
+        making = pool.submit(move.cluster.create_topic, f"{move.topic}-large", {number: [1] for number in range(MANY)})
+        move.cluster.wait_for("the first of its partitions", first.is_dir, 30)
+        move.run("execute", move.plan(small, {0: [2]}), "--throttle", "10MB", "--watch")
+        making.result()
     assert [state.replicas for state in move.admin.partitions([small]).values()] == [(2,)]
     assert move.throttles() == NOTHING
