@@ -70,7 +70,7 @@ class Following:
                 try:
                     if admin is None:
                         admin = self.connect()
-                        admin.patience_seconds = POLL_SECONDS  # whoever looks on is to see at once that it is away
+                        admin.patience_seconds = POLL_SECONDS  # whoever looks on is to see that it is away
                     seen = read_plan_state(admin, self.plan)
                     tick = self._tick(admin, seen, meter)
                 except ControlError as error:
