@@ -43,6 +43,7 @@ class StrictLedger:
         self.held_back = 0  # bytes that were granted, and take nothing of the window before more is told
         self.waiting_links = 0  # how many links have such bytes
         self.late_links = 0  # how many of them have nothing else
+        self.due = 0  # how many of them go as soon as there is room; up to half of the window is kept for them
         self._wanted_until = -math.inf
 
     def set_rate(self, rate: int | None) -> None:
@@ -75,6 +76,10 @@ class StrictLedger:
         return self._credit_at, credit, room
 
     def room(self) -> float:
+        """Return the bytes that the window has room for now, beside what is due. Needs a rate."""
+        return self.room_for_due() - min(self.due, self._limit() / 2)
+
+    def room_for_due(self) -> float:
         """Return the bytes that the window has room for now. Needs a rate."""
         self._advance(self.clock())
         return self._limit() - self._sent_bytes - self.reserved + EPSILON_BYTES
@@ -145,6 +150,7 @@ class StrictLedger:
         self.held_back = sum([one.held_back for one in accounts])
         self.waiting_links = sum([one.held_back > 0 for one in accounts])
         self.late_links = sum([one.is_late for one in accounts])
+        self.due = sum([one.due for one in accounts])
 
     def _limit(self) -> float:
         return (self.rate or 0) * WINDOW_SECONDS * (1 + WINDOW_SLACK)
@@ -178,13 +184,14 @@ class StrictLedger:
 class Account:
     """What one link holds of a ledger: reserved for the answer to come, or handed over and not known to have come."""
 
-    __slots__ = ("_ledger", "_most", "arrived", "before", "counted", "held_back", "reserved", "unconfirmed")
+    __slots__ = ("_ledger", "_most", "arrived", "before", "counted", "due", "held_back", "reserved", "unconfirmed")
 
     def __init__(self, ledger: StrictLedger, most: float) -> None:
         """At most `most` bytes of it may arrive, until `let_arrive` says something else."""
         self._ledger = ledger
         self._most = most
         self.counted = self.held_back = 0  # of all that is set aside: what takes a part of the window, and the others
+        self.due = 0  # of those held back: what may arrive as soon as there is room
         self.reserved = 0
         self.unconfirmed = 0  # handed over, and not known to have arrived
         self.arrived = 0  # of an answer that has not passed whole
@@ -195,10 +202,10 @@ class Account:
         """Whether nothing of it may arrive."""
         return not self.counted and self.held_back > 0
 
-    def let_arrive(self, most: float) -> None:
-        """Note that at most `most` bytes may arrive from now on: the others are held back."""
+    def let_arrive(self, most: float, due: float = 0) -> None:
+        """Note that at most `most` bytes may arrive from now on, and `due` ones more as soon as there is room."""
         self._most = most
-        self._book()
+        self._book(due=due)
 
     def reserve(self, size: int) -> None:
         """Set `size` bytes aside for a request that is about to be forwarded."""
@@ -241,7 +248,7 @@ class Account:
         self.reserved = self.unconfirmed = 0
         self._book(self.counted)
 
-    def _book(self, sent: int = 0) -> None:
+    def _book(self, sent: int = 0, due: float = 0) -> None:
         """Tell the ledger how much is set aside now, and that `sent` bytes have been sent."""
         ledger, held = self._ledger, self.reserved + self.unconfirmed
         counted = held if held <= self._most else int(self._most)
@@ -250,6 +257,9 @@ class Account:
             was_late, was_waiting = self.is_late, self.held_back > 0
             ledger.held_back += held - counted - self.held_back
             self.counted, self.held_back = counted, held - counted
+            ledger.due -= self.due
+            self.due = int(min(due, self.held_back))
+            ledger.due += self.due
             ledger.waiting_links += (self.held_back > 0) - was_waiting
             ledger.late_links += self.is_late - was_late
         self.counted = counted
@@ -295,16 +305,16 @@ class LinkAccounts:
         for account in self._accounts.values():
             account.arrive(size)
 
-    def let_arrive(self, most: float) -> None:
-        """Note that at most `most` bytes may arrive from now on: the others are held back."""
+    def let_arrive(self, most: float, due: float = 0) -> None:
+        """Note that at most `most` bytes may arrive from now on, and `due` more soon: the others are held back."""
         self._may_arrive = most
         for account in self._accounts.values():
-            account.let_arrive(most)
+            account.let_arrive(most, due)
 
     def room(self) -> float:
         """Return how many bytes more there is room for of what is held back; inf where nothing is."""
         rooms = [
-            max(0, int(ledger.room()))
+            max(0, int(ledger.room_for_due()))
             for ledger, account in self._accounts.items()
             if account.held_back and ledger.rate is not None
         ]

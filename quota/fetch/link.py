@@ -99,7 +99,7 @@ class ReplicaLink(LinkState):
         size = min(most, accounts.room()) if most else 0
         if size < most and waited >= accounts.longest_wait():
             size = min(most, max(size, LEAST_BYTES))
-        accounts.let_arrive(on_way + size)
+        accounts.let_arrive(on_way + size, most - size)
         return size
 
     def settle(self, topics: Sequence[ScannedTopic], head: ResponseHead = _NO_ERROR) -> None:

@@ -114,6 +114,21 @@ def test_what_no_quota_could_stop_takes_room() -> None:
     assert ledger.room() == pytest.approx(1040 - 200, abs=1)
 
 
+def test_room_is_kept_for_a_slow_link_up_to_half_the_window() -> None:
+    """It is kept for what the link takes next."""
+    ledger = full_ledger(MovedClock())
+    account = Account(ledger, math.inf)
+    account.reserve(900)
+    account.let_arrive(100, 300)  # 800 of it are held back, and 300 of these go as soon as there is room
+    assert (ledger.held_back, ledger.due) == (800, 300)
+    assert ledger.room_for_due() == pytest.approx(940, abs=1)
+    assert ledger.room() == pytest.approx(640, abs=1)
+    account.let_arrive(100, 800)
+    assert ledger.room() == pytest.approx(940 - 520, abs=1)
+    account.close()
+    assert (ledger.due, ledger.reserved) == (0, 0)
+
+
 def test_credit_gathered_while_nobody_wanted_it_is_no_ones() -> None:
     clock = MovedClock()
     ledger = full_ledger(clock)

@@ -145,23 +145,23 @@ def facts_that_go_unnoticed(patch: Patch) -> None:
 
 def reservations_until_asked_again(patch: Patch) -> None:
     """What is granted to a slow follower stays reserved until it asks again."""
-    patch.setattr(LinkAccounts, "let_arrive", lambda self, most: None)
+    patch.setattr(LinkAccounts, "let_arrive", lambda self, most, due=0: None)
     patch.setattr(LinkAccounts, "arrive", lambda self, size: None)
 
 
 def lent_and_set_aside(patch: Patch) -> None:
     """What the leaders' sides hold up is set aside all the same."""
     let_arrive = LinkAccounts.let_arrive
-    patch.setattr(LinkAccounts, "let_arrive", lambda self, most: let_arrive(self, most or math.inf))
+    patch.setattr(LinkAccounts, "let_arrive", lambda self, most, due=0: let_arrive(self, most or math.inf, due))
 
 
 def credit_not_given_back(patch: Patch) -> None:
     """What is held back takes nothing of the window, but its credit is gone."""
     book = Account._book
 
-    def keep(account: Account, sent: int = 0) -> None:
+    def keep(account: Account, sent: int = 0, due: float = 0) -> None:
         before = account.held_back
-        book(account, sent)
+        book(account, sent, due)
         account._ledger._credit -= max(0, account.held_back - before)
 
     patch.setattr(Account, "_book", keep)
