@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from weir.lag.broker_ids import NO_BROKER
 from weir.protocol.errors import ProtocolError, TooMany
@@ -148,8 +148,12 @@ class ReplicaFetches:
         try:
             throttle.close(came, is_over=is_over)
             self.side.turns.add_steps(throttle.free_steps())
-        except Exception as error:  # noqa: BLE001 - the rest of the link has to be closed all the same
+        except Exception as error:  # noqa: BLE001 - see the class
             self._report(error)
+            try:
+                self.side.throttle.drop(cast(ReplicaLink, throttle))  # so that it keeps nothing reserved
+            except Exception as another:  # noqa: BLE001 - the rest of the link has to be closed all the same
+                self._report(another)
 
     def _decide(self, event: ReplicaFetch, request: FetchRequest) -> Waiting[Outcome]:
         # Between these steps, and until the outcome is carried out, nothing else happens on the link: the budget, the
