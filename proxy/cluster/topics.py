@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from weir.proxy.cluster.channel import NotAnswered, NoTopicIds, NotSupported
@@ -144,7 +144,7 @@ class TopicPoll(Poll):
     _removed: RemovedReplicas
     _poll_seconds: float = DEFAULT_POLL_SECONDS
     _min_isr: MinIsr | None = None
-    _at: float = -math.inf
+    _at: float = field(init=False, default=-math.inf)  # when to ask next (clock seconds)
 
     def __post_init__(self) -> None:
         self.longest_retry = MAX_IDLE_RETRY_SECONDS if self._min_isr is None else self._poll_seconds
