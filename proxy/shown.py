@@ -71,7 +71,7 @@ class Shown:
 
     async def not_ready(self) -> list[str]:
         """Return the reasons why this sidecar is not ready, one sentence each; empty when it is ready."""
-        failures = await self.upstreams.probe.failures() if self.state == "serving" else None
+        failures = await self.upstreams.failures() if self.state == "serving" else None
         return self._not_ready(failures)
 
     async def status(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Shown:
 
     def metrics(self, accept: str) -> Iterator[bytes]:
         """Yield the metrics in slices, without waiting: whether the sidecar is ready is what the last look told."""
-        self.process.is_ready = not self._not_ready(self.upstreams.probe.last_failures)
+        self.process.is_ready = not self._not_ready(self.upstreams.last_failures)
         if self.capture is not None:
             self.process.is_captured = self.capture.is_in
         polled = poll_families(self.polls, self.clock())

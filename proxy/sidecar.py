@@ -46,7 +46,7 @@ from weir.proxy.throttle.table import LayeredThrottle, untold_throttle
 from weir.proxy.tls.live_keys import KeyWatch
 from weir.proxy.tls.results import TlsStats
 from weir.proxy.tls_workers.pool import TlsWorkers
-from weir.proxy.upstream_watch import UpstreamProbe, UpstreamWatch
+from weir.proxy.upstream_watch import UpstreamWatch
 from weir.quota.layers import Layer
 from weir.quota.removed_replicas import RemovedReplicas
 from weir.quota.settings import SideName
@@ -102,8 +102,10 @@ class Sidecar:
         self.throttle = LayeredThrottle(config.throttle, self._apply_throttle, clock, config.cluster)
         self._throttle_ends = Expiry("throttle_expired", self.throttle, self.process.expired, self.log, clock)
         upstreams = [route.upstream for route in config.ingress]
-        probe = UpstreamProbe(upstreams, clock, self.polls, self._route_keys.with_brokers(upstreams))
-        self.upstreams = UpstreamWatch(self.listeners, probe, self.log, clock)
+        self.upstreams = UpstreamWatch(
+            *(dict.fromkeys(upstreams), self.listeners, self.log, clock, self.polls),
+            self._route_keys.with_brokers(upstreams),
+        )
         self._addresses = BrokerAddresses(self._learn_broker_addresses)
         self._cluster = watch_cluster(
             config,

@@ -9,8 +9,8 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from weir.protocol.metadata import encode_api_versions_request
@@ -30,117 +30,40 @@ CACHE_SECONDS = 1.0
 _API_VERSIONS = encode_api_versions_request(0, CLIENT_ID)
 """Brokers answer it before authentication, so it needs no credentials."""
 
-_WHAT = "upstream"
-_READ_BYTES = 65536
-
-
-@dataclass(eq=False)
-class UpstreamProbe:
-    """Checks all addresses at once, at most once in CACHE_SECONDS. `clock` gives monotonic seconds.
-
-    `tls` has the TLS that is used with some of them. It always opens new connections, since it has to find out whether
-    the upstream accepts any.
-    """
-
-    addresses: InitVar[Iterable[Address]]
-    _clock: Callable[[], float] = time.monotonic
-    _stats: PollStats = field(default_factory=PollStats)
-    tls: Mapping[Address, TlsClient] = field(default_factory=dict)
-    _speaks_tls: set[Address] = field(default_factory=set)  # of those where TLS passes as it is
-    _moved: dict[Address, int] = field(default_factory=dict)  # bytes of the check under way, without those of TLS
-    _probed_at: float = -math.inf
-    found: dict[Address, str | None] = field(default_factory=dict)
-    """By the last check: a sentence about each address that did not answer, None for the others."""
-    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    def __post_init__(self, addresses: Iterable[Address]) -> None:
-        self._stats.known(_WHAT)
-        self._addresses = tuple(dict.fromkeys(addresses))
-
-    async def failures(self) -> list[str]:
-        """Return one sentence for each address that does not answer."""
-        async with self._lock:
-            if self._clock() - self._probed_at >= CACHE_SECONDS:
-                found = await asyncio.gather(*map(self._failure, self._addresses))
-                self.found = dict(zip(self._addresses, found, strict=True))
-                self._probed_at = self._clock()
-            return self.last_failures or []
-
-    @property
-    def last_failures(self) -> list[str] | None:
-        """What `failures` returned last; None before the first check."""
-        if len(self.found) < len(self._addresses):
-            return None
-        return [failure for failure in self.found.values() if failure is not None]
-
-    async def _failure(self, address: Address) -> str | None:
-        begin = self._clock()
-        failure = await _failure_of(address, self._answers(address))
-        result = "ok" if failure is None else "failed"
-        self._stats.count(_WHAT, result, self._clock() - begin, self._moved.pop(address, 0))
-        return failure
-
-    async def _answers(self, address: Address) -> bool:
-        if address in self.tls:
-            return await self._answers_api_versions(address)
-        if address not in self._speaks_tls and await self._answers_api_versions(address):
-            return True
-        # a TLS listener closes the connection on plaintext
-        speaks_tls = await answers_tls(address)
-        (self._speaks_tls.add if speaks_tls else self._speaks_tls.discard)(address)
-        return speaks_tls
-
-    async def _answers_api_versions(self, address: Address) -> bool:
-        tls: dict[str, Any] = {}
-        if (secured := self.tls.get(address)) is not None:
-            tls = {"ssl": secured.keys.keys.context, "server_hostname": secured.server_name or address.host}
-        reader, writer = await asyncio.open_connection(address.host, address.port, **tls)
-        try:
-            writer.write(_API_VERSIONS)
-            with contextlib.suppress(ConnectionError):
-                answer = await reader.read(_READ_BYTES)
-                self._moved[address] = len(_API_VERSIONS) + len(answer)
-                return bool(answer)
-            return False
-        finally:
-            writer.transport.abort()
-
-
-async def _failure_of(upstream: object, answers: Awaitable[bool]) -> str | None:
-    """Await whether an upstream answers. Returns why it does not, in a sentence; None where it does."""
-    try:
-        async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
-            return None if await answers else f"upstream {upstream} closes connections without an answer"
-    except TimeoutError:
-        return f"upstream {upstream} did not answer within {PROBE_TIMEOUT_SECONDS:g} s"
-    except OSError as error:
-        return f"upstream {upstream} cannot be reached: {os_error_reason(error)}"
-
-
-async def _connects(upstream: Upstream) -> bool:
-    (await connect(upstream.address, upstream.mark)).close()
-    return True
-
+_WHAT: Final = "upstream"
+_READ_BYTES: Final = 65536
 
 LOOK_SECONDS: Final = 10.0
 
 
 @dataclass(eq=False)
 class UpstreamWatch:
-    """Looks at `listeners` every LOOK_SECONDS, from `start` to `close`. `clock` gives monotonic seconds.
+    """Looks every LOOK_SECONDS, from `start` to `close`, whether upstreams are there. `clock` gives monotonic seconds.
 
-    An upstream is there while a link to it is open. While none is, an egress route's is connected to; a peer's ingress
-    counts such a connection as silent. For an ingress route's what `probe` found counts: a broker's TLS listener would
-    log a bare connection. `probe` is asked in each look, so that readiness is known without waiting for it.
+    - `brokers`, of the ingress routes, are asked over new connections, as it has to be found out whether they accept
+      any: in each look, so that readiness is known without waiting, and by `failures`, at most once in CACHE_SECONDS.
+      `tls` has the TLS that is used with some of them. A bare connection is something that a TLS listener would log.
+    - The peers of egress routes are there while a link to them is open. While none is, they are connected to; a peer's
+      ingress counts such a connection as silent.
     """
 
+    brokers: Collection[Address]
     _listeners: Sequence[Listener]
-    probe: UpstreamProbe
     _log: EventLog
-    _clock: Callable[[], float]
+    _clock: Callable[[], float] = time.monotonic
+    _stats: PollStats = field(default_factory=PollStats)
+    tls: Mapping[Address, TlsClient] = field(default_factory=dict)
     _failures: dict[Address, str | None] = field(default_factory=dict)
+    """By the last look: a sentence about each upstream that was not there, None for the others."""
+    _asked_at: float = -math.inf
+    _speaks_tls: set[Address] = field(default_factory=set)  # of those where TLS passes as it is
+    _moved: dict[Address, int] = field(default_factory=dict)  # bytes of the question under way, without those of TLS
     _idle_since: dict[Listener, float] = field(default_factory=dict)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _running: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        self._stats.known(_WHAT)
 
     def start(self) -> None:
         """Begin to look at the upstreams, in a task of its own."""
@@ -152,19 +75,35 @@ class UpstreamWatch:
             self._running.cancel()
             self._running = None
 
+    async def failures(self) -> list[str]:
+        """Return one sentence for each broker that does not answer."""
+        async with self._lock:
+            if self._clock() - self._asked_at >= CACHE_SECONDS:
+                await asyncio.gather(*map(self._ask, self.brokers))
+                self._asked_at = self._clock()
+            return self.last_failures or []
+
+    @property
+    def last_failures(self) -> list[str] | None:
+        """What `failures` returned last; None before the first look."""
+        if not all(broker in self._failures for broker in self.brokers):
+            return None
+        return [failure for broker in self.brokers if (failure := self._failures[broker]) is not None]
+
     async def check(self) -> None:
         """Look once at all routes."""
-        in_use = {upstream.address for listener, upstream in self._routes() if listener.links}
-        idle: dict[Address, Upstream] = {}
+        peers: dict[Address, Upstream] = {}
+        in_use: set[Address] = set()
         for listener, upstream in self._routes():
+            if upstream.address not in self.brokers:
+                peers[upstream.address] = upstream
             if listener.links:
+                in_use.add(upstream.address)
                 self._idle_since.pop(listener, None)
-                self._note(upstream, None)
             else:
                 self._idle_since.setdefault(listener, self._clock())
-                if upstream.address not in in_use:
-                    idle[upstream.address] = upstream
-        await asyncio.gather(self.probe.failures(), *map(self._ask, idle.values()))
+        tried = (self._try(peer, is_there=address in in_use) for address, peer in peers.items())
+        await asyncio.gather(self.failures(), *tried)
 
     def status(self, listener: Listener) -> dict[str, Any]:
         """Return a route's state as plain JSON values; seconds without a link are exact to LOOK_SECONDS."""
@@ -199,20 +138,48 @@ class UpstreamWatch:
             if upstream is not None:
                 yield listener, upstream
 
-    async def _ask(self, upstream: Upstream) -> None:
-        if upstream.peer is None:
-            await self.probe.failures()
-            self._note(upstream, self.probe.found.get(upstream.address))
-        else:
-            self._note(upstream, await _failure_of(upstream, _connects(upstream)))
+    async def _try(self, peer: Upstream, *, is_there: bool) -> None:
+        self._note(peer.address, None if is_there else await _failure_of(peer, _connects(peer)), peer.peer)
 
-    def _note(self, upstream: Upstream, failure: str | None) -> None:
-        before = self._failures.get(upstream.address)
-        self._failures[upstream.address] = failure
+    async def _ask(self, broker: Address) -> None:
+        begin = self._clock()
+        failure = await _failure_of(broker, self._answers(broker))
+        result = "ok" if failure is None else "failed"
+        self._stats.count(_WHAT, result, self._clock() - begin, self._moved.pop(broker, 0))
+        self._note(broker, failure)
+
+    def _note(self, upstream: Address, failure: str | None, peer: int | None = None) -> None:
+        before = self._failures.get(upstream)
+        self._failures[upstream] = failure
         if failure is not None and before is None:
-            self._log.warning("upstream_down", upstream=upstream, peer=upstream.peer, reason=failure)
+            self._log.warning("upstream_down", upstream=upstream, peer=peer, reason=failure)
         elif failure is None and before is not None:
-            self._log.info("upstream_up", upstream=upstream, peer=upstream.peer)
+            self._log.info("upstream_up", upstream=upstream, peer=peer)
+
+    async def _answers(self, address: Address) -> bool:
+        if address in self.tls:
+            return await self._answers_api_versions(address)
+        if address not in self._speaks_tls and await self._answers_api_versions(address):
+            return True
+        # a TLS listener closes the connection on plaintext
+        speaks_tls = await answers_tls(address)
+        (self._speaks_tls.add if speaks_tls else self._speaks_tls.discard)(address)
+        return speaks_tls
+
+    async def _answers_api_versions(self, address: Address) -> bool:
+        tls: dict[str, Any] = {}
+        if (secured := self.tls.get(address)) is not None:
+            tls = {"ssl": secured.keys.keys.context, "server_hostname": secured.server_name or address.host}
+        reader, writer = await asyncio.open_connection(address.host, address.port, **tls)
+        try:
+            writer.write(_API_VERSIONS)
+            with contextlib.suppress(ConnectionError):
+                answer = await reader.read(_READ_BYTES)
+                self._moved[address] = len(_API_VERSIONS) + len(answer)
+                return bool(answer)
+            return False
+        finally:
+            writer.transport.abort()
 
     async def _run(self) -> None:
         while True:
@@ -221,3 +188,19 @@ class UpstreamWatch:
             except Exception as error:  # noqa: BLE001 - a bug in one look may not end all later ones
                 self._log.error("upstream_look_failed", error=repr(error), at=innermost_frame(error))
             await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _failure_of(upstream: object, answers: Awaitable[bool]) -> str | None:
+    """Await whether an upstream answers. Returns why it does not, in a sentence; None where it does."""
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
+            return None if await answers else f"upstream {upstream} closes connections without an answer"
+    except TimeoutError:
+        return f"upstream {upstream} did not answer within {PROBE_TIMEOUT_SECONDS:g} s"
+    except OSError as error:
+        return f"upstream {upstream} cannot be reached: {os_error_reason(error)}"
+
+
+async def _connects(upstream: Upstream) -> bool:
+    (await connect(upstream.address, upstream.mark)).close()
+    return True

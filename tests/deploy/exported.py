@@ -18,7 +18,7 @@ from weir.proxy.relay.stats import RelayStats
 from weir.proxy.shares.exchange import Exchange, share_families
 from weir.proxy.tls.results import TlsStats
 from weir.proxy.tls_workers.pool import TlsWorkers
-from weir.proxy.upstream_watch import UpstreamProbe, UpstreamWatch
+from weir.proxy.upstream_watch import UpstreamWatch
 from weir.quota.throttle import Throttle
 from weir.quota.topic_names import TopicNames
 
@@ -32,7 +32,7 @@ def every_family() -> Iterator[Family]:
     yield from limit_families(LimitStage(lambda: 0.0, EventLog()))
     yield from trouble_families({}, {"limits": "", "quotas": ""})
     yield from tls_families(TlsStats(), {}, TlsWorkers(1, (), EventLog()))
-    yield from UpstreamWatch([], UpstreamProbe([]), EventLog(), lambda: 0.0).families()
+    yield from UpstreamWatch([], [], EventLog()).families()
 
 
 async def _nobody() -> Sequence[Target]:

@@ -140,7 +140,7 @@ async def test_sidecar_tells_of_each_upstream_whether_it_is_there(broker: Broker
         assert [(route["links"], route["upstream_up"]) for route in status["routes"]] == [(0, True), (0, False)]
         assert broker.server is not None
         broker.server.close()
-        weir.sidecar.upstreams.probe._probed_at = float("-inf")
+        weir.sidecar.upstreams._asked_at = float("-inf")
         await weir.sidecar.upstreams.check()
         assert await weir.metric("weir_ready") == 0
 
@@ -159,7 +159,7 @@ async def test_sidecar_metrics_wait_for_no_broker(broker: Broker, monkeypatch: p
         broker.silent = True
         broker.released.clear()
         broker.asked.clear()
-        weir.sidecar.upstreams.probe._probed_at = float("-inf")
+        weir.sidecar.upstreams._asked_at = float("-inf")
         looking = asyncio.create_task(weir.sidecar.upstreams.check())
         await broker.asked.wait()
         assert await weir.metric("weir_ready") == 1
@@ -176,7 +176,7 @@ async def test_sidecar_readiness_is_known_beside_links(broker: Broker) -> None:
         await until(lambda: weir.sidecar.listeners[0].links)
         assert broker.server is not None
         broker.server.close()
-        weir.sidecar.upstreams.probe._probed_at = float("-inf")
+        weir.sidecar.upstreams._asked_at = float("-inf")
         await weir.sidecar.upstreams.check()
         assert await weir.metric("weir_ready") == 0
         writer.close()

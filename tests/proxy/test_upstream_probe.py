@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,10 @@ from tests.fakes.pki import Authority
 from tests.fakes.servers import serving
 from weir.proxy import upstream_watch
 from weir.proxy.config.address import Address
+from weir.proxy.log import EventLog
 from weir.proxy.tls.keys import KeyFiles, load_client_keys, load_server_keys
 from weir.proxy.tls.live_keys import LiveKeys, TlsClient
-from weir.proxy.upstream_watch import CACHE_SECONDS, UpstreamProbe
+from weir.proxy.upstream_watch import CACHE_SECONDS, UpstreamWatch
 
 Serve = Callable[[bytes], Awaitable[bytes]]
 
@@ -46,6 +48,10 @@ async def upstream(serve: Serve) -> AsyncIterator[Upstream]:
         yield served
 
 
+def asking(*brokers: Address, **also: Any) -> UpstreamWatch:
+    return UpstreamWatch(brokers, [], EventLog(), **also)
+
+
 async def kafka(request: bytes) -> bytes:
     return b"\x00\x00\x00\x0a" + request[8:12] + b"\x00\x00\x00\x00\x00\x00"
 
@@ -61,7 +67,7 @@ async def tls_that_wants_a_certificate(request: bytes) -> bytes:
 
 async def test_probe_upstream_that_answers_is_no_failure() -> None:
     async with upstream(kafka) as served:
-        assert await UpstreamProbe([served.address]).failures() == []
+        assert await asking(served.address).failures() == []
         # Size 14, ApiVersions (18) v0, correlation id 0, client id "weir".
         assert served.received == [bytes.fromhex("0000000e 0012 0000 00000000 0004") + b"weir"]
 
@@ -69,7 +75,7 @@ async def test_probe_upstream_that_answers_is_no_failure() -> None:
 async def test_probe_upstream_that_refuses_is_named_with_the_reason() -> None:
     async with upstream(kafka) as served:
         address = served.address
-    assert await UpstreamProbe([address]).failures() == [f"upstream {address} cannot be reached: Connection refused"]
+    assert await asking(address).failures() == [f"upstream {address} cannot be reached: Connection refused"]
 
 
 async def test_probe_upstream_that_hangs_fails_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,15 +88,13 @@ async def test_probe_upstream_that_hangs_fails_in_time(monkeypatch: pytest.Monke
         return b""
 
     async with upstream(hangs) as served:
-        assert await UpstreamProbe([served.address]).failures() == [
-            f"upstream {served.address} did not answer within 0.05 s"
-        ]
+        assert await asking(served.address).failures() == [f"upstream {served.address} did not answer within 0.05 s"]
         released.set()
 
 
 async def test_probe_upstream_closing_without_an_answer_is_a_failure() -> None:
     async with upstream(closes) as served:
-        assert await UpstreamProbe([served.address]).failures() == [
+        assert await asking(served.address).failures() == [
             f"upstream {served.address} closes connections without an answer"
         ]
 
@@ -98,7 +102,7 @@ async def test_probe_upstream_closing_without_an_answer_is_a_failure() -> None:
 async def test_probe_upstream_that_speaks_tls_only_answers() -> None:
     now = 0.0
     async with upstream(tls_that_wants_a_certificate) as served:
-        probe = UpstreamProbe([served.address], lambda: now)
+        probe = asking(served.address, _clock=lambda: now)
         assert await probe.failures() == []
         assert [first[:1] for first in served.received] == [b"\x00", b"\x16"]
         now += CACHE_SECONDS
@@ -109,7 +113,7 @@ async def test_probe_upstream_that_speaks_tls_only_answers() -> None:
 async def test_probe_asked_again_soon_answers_from_its_cache() -> None:
     now = 0.0
     async with upstream(kafka) as served:
-        probe = UpstreamProbe([served.address], lambda: now)
+        probe = asking(served.address, _clock=lambda: now)
         await asyncio.gather(probe.failures(), probe.failures())
         now += CACHE_SECONDS * 0.99
         await probe.failures()
@@ -121,7 +125,7 @@ async def test_probe_asked_again_soon_answers_from_its_cache() -> None:
 
 async def test_probe_several_upstreams_names_those_that_fail() -> None:
     async with upstream(kafka) as good, upstream(closes) as bad:
-        failures = await UpstreamProbe([good.address, bad.address]).failures()
+        failures = await asking(good.address, bad.address).failures()
     assert [str(bad.address) in failure for failure in failures] == [True]
 
 
@@ -134,7 +138,7 @@ async def test_probe_uses_an_upstreams_tls_keys_or_says_why_not(tmp_path: Path, 
     async with serving(served.accepted, server) as (_, port):
         address = Address("127.0.0.1", port)
         client = TlsClient(LiveKeys("tls", files, partial(load_client_keys, files, checks_name=True)), name)
-        failures = await UpstreamProbe([address], tls={address: client}).failures()
+        failures = await asking(address, tls={address: client}).failures()
         if name == "localhost":
             assert failures == [] and len(served.received) == 1
         else:

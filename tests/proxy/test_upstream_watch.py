@@ -15,7 +15,7 @@ from tests.fakes.servers import serving
 from weir.proxy.config.address import Address
 from weir.proxy.log import EventLog
 from weir.proxy.relay.listener import Listener, Upstream
-from weir.proxy.upstream_watch import CACHE_SECONDS, LOOK_SECONDS, UpstreamProbe, UpstreamWatch
+from weir.proxy.upstream_watch import CACHE_SECONDS, LOOK_SECONDS, UpstreamWatch
 
 
 class Watching:
@@ -24,8 +24,8 @@ class Watching:
     def __init__(self, relay: Relaying, upstream: Upstream) -> None:
         self.clock = MovedClock()
         self.listener = Listener(relay.relay, Address("127.0.0.1", 0), upstream)
-        self.probe = UpstreamProbe([upstream.address] if upstream.peer is None else [], self.clock)
-        self.watch = UpstreamWatch([self.listener], self.probe, EventLog(clock=self.clock), self.clock)
+        brokers = [upstream.address] if upstream.peer is None else []
+        self.watch = UpstreamWatch(brokers, [self.listener], EventLog(clock=self.clock), self.clock)
 
     async def up(self) -> object:
         """Look, and return what the status says."""
@@ -108,7 +108,7 @@ async def test_upstream_that_another_route_uses_is_up_and_not_asked() -> None:
         await relay.until(lambda: relay.listener.links)
         idle = Listener(relay.relay, Address("127.0.0.1", 0), relay.listener.upstream)
         clock = MovedClock()
-        watch = UpstreamWatch([relay.listener, idle], UpstreamProbe([], clock), EventLog(), clock)
+        watch = UpstreamWatch([], [relay.listener, idle], EventLog(), clock)
         relay.broker.close()  # whoever connects now is refused
         await watch.check()
         assert watch.status(idle) == {
@@ -124,7 +124,7 @@ async def test_route_with_a_link_is_up_and_is_not_asked() -> None:
         ends = await relay.connect()
         await relay.until(lambda: relay.listener.links)
         clock = MovedClock()
-        watch = UpstreamWatch([relay.listener], UpstreamProbe([], clock), EventLog(), clock)
+        watch = UpstreamWatch([], [relay.listener], EventLog(), clock)
         relay.broker.close()  # whoever connects now is refused
         await watch.check()
         assert watch.status(relay.listener) == {
