@@ -77,10 +77,8 @@ class ClusterNews:
 
     def topics_behind(self) -> set[str]:
         """Return topics with replicas that are behind on this sidecar's links: as many as are looked after."""
-        found: set[bytes] = set()
-        for throttle in self._throttles:
-            found |= throttle.lag.topics_behind(MOST_TOPICS_BEHIND)
-        return {topic.decode("utf-8", "replace") for topic in found}
+        behind = (throttle.lag.topics_behind(MOST_TOPICS_BEHIND) for throttle in self._throttles)
+        return {topic.decode("utf-8", "replace") for topics in behind for topic in topics}
 
 
 _RESOLVE_SECONDS: Final = 5.0

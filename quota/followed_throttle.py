@@ -128,20 +128,17 @@ class FollowedThrottle:
     def layer(self) -> Layer:
         """Return what is in force: the same object as long as nothing has changed."""
         if not self._is_made:
-            made, self._is_made = self._made(), True
-            if made != self._layer:
-                self._layer = made
+            self._is_made = True
+            entries: dict[Path, Entry] = {
+                (name,): Entry(math.floor(rate.value * self._part)) for name, rate in self._rates.items()
+            }
+            for topic in self.topics:
+                for name in LISTS:
+                    if replicas := self._in_force(topic, name):
+                        entries["topics", topic, name] = Entry(replicas)
+            if entries != self._layer.entries:
+                self._layer = Layer("kafka", entries)
         return self._layer
-
-    def _made(self) -> Layer:
-        entries: dict[Path, Entry] = {
-            (name,): Entry(math.floor(rate.value * self._part)) for name, rate in self._rates.items()
-        }
-        for topic in self.topics:
-            for name in LISTS:
-                if replicas := self._in_force(topic, name):
-                    entries["topics", topic, name] = Entry(replicas)
-        return Layer("kafka", entries)
 
     def _drop_rates(self, now: float) -> None:
         for name, rate in list(self._rates.items()):
@@ -156,7 +153,10 @@ class FollowedThrottle:
         kept = {key: brokers for key, brokers in before.items() if key[1] in moves}
         for name, replicas in self._lists.get(topic, {}).items():
             for partition, move in moves.items():
-                if listed := _brokers_of(replicas, partition, move):
+                listed = move.replicas
+                if (by_broker := replicas.by_broker) is not None:
+                    listed = frozenset(broker for broker, of in by_broker.items() if partition in of)
+                if listed:
                     kept[name, partition] = kept.get((name, partition), frozenset()) | listed
         if kept:
             self._kept[topic] = kept
@@ -175,10 +175,3 @@ class FollowedThrottle:
             broker: kept.get(broker, set()) | listed.get(broker, set()) for broker in kept.keys() | listed.keys()
         }
         return ThrottledReplicas({broker: frozenset(ids) for broker, ids in by_broker.items()}) if by_broker else None
-
-
-def _brokers_of(replicas: ThrottledReplicas, partition: int, move: Move) -> frozenset[int]:
-    """Return the brokers whose replica of `partition` is in the list."""
-    if replicas.by_broker is None:
-        return move.replicas
-    return frozenset([broker for broker, partitions in replicas.by_broker.items() if partition in partitions])

@@ -6,9 +6,10 @@ metadata tells the difference. The same answers tell which ids are no broker's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from weir.lag.broker_ids import NO_BROKER
 from weir.lag.topic_lag import TopicLag
 from weir.protocol.steps import PER_STEP, StepWork
 from weir.quota.throttle import Throttle
@@ -89,14 +90,12 @@ class RemovedReplicas:
                 yield self._take(throttle, lag, assignment)
 
     def _all(self) -> list[tuple[Throttle, TopicLag]]:
-        named = [
+        return [
             (throttle, lag)
             for throttle in self.throttles
             for lag in throttle.lag.topics()
             if lag.names_topic and lag.topic not in METADATA_LOG
-        ]
-        named.reverse()
-        return named
+        ][::-1]
 
     def _is_overdue(self, throttle: Throttle, lag: TopicLag) -> bool:
         if throttle.brokers.is_unsure(lag.replica) and lag.is_asked:
@@ -133,7 +132,8 @@ class RemovedReplicas:
 
     def _learn(self, assignments: Mapping[bytes, Assignment]) -> None:
         described = {topic: told for topic, of in assignments.items() if (told := [*of.values()]) and None not in told}
-        found = {one for told in described.values() for state in told if state is not None for one in _ids(state)}
+        states = [state for told in described.values() for state in told if state is not None]
+        found = {one for state in states for one in (state.leader, *state.followers)} - {NO_BROKER}
         for throttle in self.throttles:
             if throttle.brokers.learn(found):
                 throttle.classify_anew()
@@ -143,11 +143,7 @@ class RemovedReplicas:
                     throttle.refuse_replica(broker_id, topic)
 
 
-_GONE: Final = Replicas(-1, frozenset())
-
-
-def _ids(state: Replicas) -> Iterable[int]:
-    return state.followers | {state.leader} if state.leader >= 0 else state.followers
+_GONE: Final = Replicas(NO_BROKER, frozenset())
 
 
 def _silent_seconds(throttle: Throttle) -> float:

@@ -74,11 +74,11 @@ class ThrottlePoll(Poll):
         begin, before, result = client.clock(), client.connections.moved, "failed"
         try:
             await self._read(client)
-        except (NotAnswered, NotSupported) as error:
-            self._was_read |= isinstance(error, NotSupported)  # nothing will ever be
-            self._failed(str(error))
         except Exception as error:  # noqa: BLE001 - a bug may not end it for good
-            self._failed(f"{error!r} at {innermost_frame(error)}")
+            self._was_read |= isinstance(error, NotSupported)  # nothing will ever be
+            is_bug = not isinstance(error, (NotAnswered, NotSupported))
+            self._outage.begin(self._broker_id, f"{error!r} at {innermost_frame(error)}" if is_bug else str(error))
+            self._topics_read_at = -math.inf  # a broker may have moved, and another one be the controller
         else:
             result = "ok"
             if self._follows_throttle:
@@ -90,10 +90,6 @@ class ThrottlePoll(Poll):
         throttle = self._followed.layer() if self._was_read else None
         told = self._followed.told if self._followed.has_rates else None
         client.publish(replace(client.view, moves=self._told_moves, told_lists=told, throttle=throttle))
-
-    def _failed(self, error: str) -> None:
-        self._outage.begin(self._broker_id, error)
-        self._topics_read_at = -math.inf  # a broker may have moved, and another one be the controller
 
     async def _read(self, client: ClusterClient) -> None:
         followed, now = self._followed, client.clock
@@ -113,13 +109,14 @@ class ThrottlePoll(Poll):
             failure = error
         if self._wants_all_lists:
             await self._read_topics(client)
-            self._turn = deque(sorted(self._topics))
+        if self._wants_all_lists or not self._turn:
+            self._turn = deque(sorted(self._topics))  # all of them come up one after the other
         # without a rate no list throttles anything, and a rate that is set has all of them read
         each_round = LISTS_PER_ROUND if followed.has_rates else IDLE_LISTS_PER_ROUND
-        count = len(self._turn) if self._wants_all_lists else each_round
+        count = len(self._turn) if self._wants_all_lists else min(each_round, len(self._turn))
         wrong: dict[str, str] = {}
         behind = self._wants.topics_behind() if followed.has_rates else frozenset[str]()
-        due = sorted({*followed.topics, *self._next(count), *behind})
+        due = sorted({*followed.topics, *(self._turn.popleft() for _ in range(count)), *behind})
         for start in range(0, len(due), LISTS_PER_QUESTION):
             await client.ask_servers()
             some = due[start : start + LISTS_PER_QUESTION]
@@ -142,17 +139,11 @@ class ThrottlePoll(Poll):
 
     async def _take_moves(self, client: ClusterClient) -> bool:
         """Ask for what is being reassigned, and take it. Returns whether that has changed."""
-        asked_at = client.clock()
-        changed = self._followed.take_moves(await self._moves(client), client.clock())
-        self._told_moves = ToldMoves(self._followed.moves, asked_at)
-        return changed
-
-    async def _moves(self, client: ClusterClient) -> Moves:
-        controller = client.view.controller
+        asked_at, controller = client.clock(), client.view.controller
+        asked = controller if controller in client.view.brokers else self._broker_id
+        moves: Moves = {}
         try:
-            return await client.ask_broker(
-                controller if controller in client.view.brokers else self._broker_id, moves_of
-            )
+            moves = await client.ask_broker(asked, moves_of)
         except NotSupported:
             if not self._has_said_no_moves:
                 self._has_said_no_moves = True
@@ -160,22 +151,14 @@ class ThrottlePoll(Poll):
                     "a list that is removed in mid-move is followed at once, and replicas being added count as recovery"
                 )
                 self._log.info("reassignments_not_listed", reason="the brokers are older than Kafka 2.4", effect=effect)
-            return {}
-
-    def _next(self, count: int) -> set[str]:
-        """Return the topics whose turn it is: all of them come up one after the other."""
-        if not self._turn:
-            self._turn = deque(sorted(self._topics))
-        return {self._turn.popleft() for _ in range(min(count, len(self._turn)))}
+        changed = self._followed.take_moves(moves, client.clock())
+        self._told_moves = ToldMoves(self._followed.moves, asked_at)
+        return changed
 
     def _log_wrong(self, wrong: dict[str, str], read: Sequence[str]) -> None:
         """Log each list that cannot be read, once as long as the reason stays the same. `read` are all that were."""
-        for topic, reason in wrong.items():
-            if self._wrong.get(topic) != reason:
-                effect = (
-                    "its lists that were read last stay in force; where none were, all its replicas count as listed"
-                )
-                self._log.fault("kafka_throttle_list_refused", peer=topic, error=reason, effect=effect)
-        for topic in self._wrong.keys() & {*read, *(self._wrong.keys() - self._topics)}:
-            del self._wrong[topic]
-        self._wrong |= wrong
+        effect = "its lists that were read last stay in force; where none were, all its replicas count as listed"
+        for topic, reason in sorted(wrong.items() - self._wrong.items()):
+            self._log.fault("kafka_throttle_list_refused", peer=topic, error=reason, effect=effect)
+        left = self._wrong.keys() & self._topics - {*read}
+        self._wrong = {topic: self._wrong[topic] for topic in left} | wrong

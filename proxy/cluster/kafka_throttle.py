@@ -20,12 +20,9 @@ _TOPIC, _BROKER = 2, 4  # ConfigResource.Type
 _SOURCES_OF_RATES = (2, 3)  # ConfigSource: dynamic, of the broker or of all. Kafka ignores a rate in server.properties
 _EVERY_BROKER = ""  # the name of the resource that holds the cluster's defaults
 _TIMEOUT_MS = 5_000
+_EMPTY = (None, "[]")  # an empty list, as some versions of Kafka show it
 _MIN_ISR = "min.insync.replicas"
 _NO_ERRORS = (0, UnknownTopicOrPartitionError.errno)  # a topic that does not exist has no configuration
-
-
-class Refused(ConnectionError):
-    """The broker answers with an error; `str()` says which."""
 
 
 async def rates_of(channel: Channel, broker_id: int) -> dict[str, int]:
@@ -56,7 +53,8 @@ async def lists_of(channel: Channel, topics: Sequence[str]) -> tuple[dict[str, L
                 wrong[topic] = for_code(error_code).__name__
             continue
         try:
-            lists = {key: ThrottledReplicas.parse(_text_of_list(value)) for key, value, *_ in entries if key in LISTS}
+            texts = {key: value for key, value, *_ in entries if key in LISTS}
+            lists = {key: ThrottledReplicas.parse("" if text in _EMPTY else text) for key, text in texts.items()}
         except InvalidThrottledReplicas as error:
             found[topic], wrong[topic] = None, str(error)
         else:
@@ -103,11 +101,6 @@ async def _sent(channel: Channel, request: Any, name: str) -> Any:
         raise NotSupported(name) from error
 
 
-def _text_of_list(value: str | None) -> str:
-    """Return a list's text. Some versions of Kafka show an empty list as `[]`."""
-    return "" if value is None or value == "[]" else value
-
-
 def _check(error_code: int, what: str) -> None:
     if error_code:
-        raise Refused(f"{what}: {for_code(error_code).__name__}")
+        raise ConnectionError(f"{what}: {for_code(error_code).__name__}")

@@ -60,15 +60,9 @@ class TopicIdPoll(Poll):
         if topic_ids:
             self._names.unknown(topic_ids)
             shown = ",".join(printed_id(topic_id) for topic_id in list(topic_ids)[:_MOST_SHOWN])
+            told = {"ids": shown, "count": len(topic_ids), "reason": reason}
             effect = "throttled as any topic that is listed"
-            client.log.fault(
-                "topic_id_unknown",
-                peer=client.connections.server,
-                ids=shown,
-                count=len(topic_ids),
-                reason=reason,
-                effect=effect,
-            )
+            client.log.fault("topic_id_unknown", peer=client.connections.server, **told, effect=effect)
 
 
 TOPICS_PER_QUESTION = 1000
@@ -182,7 +176,10 @@ class TopicPoll(Poll):
         self._names.learn({topics[name].topic_id: name for name in throttled if name in topics})
         names_generation = self._names.generation
         client.publish(replace(client.view, topics=topics, in_sync=in_sync, names_generation=names_generation))
-        await self._forget_removed(client)
+        told = ((name, topics[name].partitions) for name in self._removed.topics if name in topics)
+        assigned = {name: partitions for name, partitions in told if partitions is not None}
+        if forgotten := sum([count async for count in in_slices(self._removed.take(assigned), 1)]):
+            client.log.info("replicas_not_assigned", partitions=forgotten, effect="their lag is forgotten")
         if self._min_isr is not None:
             await self._min_isr.learn(client, throttled)
             under_min_isr = await _under_min_isr(client.view)
@@ -196,18 +193,6 @@ class TopicPoll(Poll):
         self.due_now()
         view = replace(client.view, topics=NOTHING.topics, in_sync=NOTHING.in_sync)
         client.publish(replace(view, under_min_isr=NOTHING.under_min_isr))
-
-    async def _forget_removed(self, client: ClusterClient) -> None:
-        assigned = {}
-        for name in self._removed.topics:
-            topic = client.view.topics.get(name)
-            if topic is not None and topic.partitions is not None:
-                assigned[name] = topic.partitions
-        forgotten = 0
-        async for count in in_slices(self._removed.take(assigned), 1):
-            forgotten += count
-        if forgotten:
-            client.log.info("replicas_not_assigned", partitions=forgotten, effect="their lag is forgotten")
 
 
 async def in_sync_of(topics: dict[bytes, Topic], names: Collection[bytes], before: InSyncReplicas) -> InSyncReplicas:
@@ -226,11 +211,9 @@ async def in_sync_of(topics: dict[bytes, Topic], names: Collection[bytes], befor
 
 
 async def _under_min_isr(view: ClusterView) -> Partitions:
-    found = set()
-    async for key, in_sync in in_slices(view.in_sync.items(), _PARTITIONS_PER_SLICE):
-        if len(in_sync) < view.min_in_sync.get(key[0], 0):
-            found.add(key)
-    return view.under_min_isr if found == view.under_min_isr else frozenset(found)
+    rows = in_slices(view.in_sync.items(), _PARTITIONS_PER_SLICE)
+    found = frozenset([key async for key, in_sync in rows if len(in_sync) < view.min_in_sync.get(key[0], 0)])
+    return view.under_min_isr if found == view.under_min_isr else found
 
 
 def _questions(*of: Collection[bytes], at_least_one: bool) -> Iterator[list[bytes]]:
