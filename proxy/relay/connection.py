@@ -30,7 +30,6 @@ from weir.protocol.response_scanner import Buffer, FetchResponseScanner
 from weir.protocol.response_stream import Pending, ResponseStream
 from weir.protocol.sasl_answer import SaslAnswer
 from weir.protocol.steps import Steps
-from weir.proxy.relay.buffers import SMALL_BUFFER_SIZE
 from weir.proxy.relay.fetches import ReplicaFetches, with_size
 from weir.proxy.relay.open_link import HandedOver, Sender
 from weir.proxy.relay.outcomes import Outcome, PassOn, RequestGate, RequestWatcher, Send, Wait, Waiting
@@ -91,7 +90,7 @@ class Connection:
 
     def takes(self, sender: Sender) -> bool:
         """Return whether bytes of a peer that were read may be received now."""
-        if self.phase == "closed" or self.phase == "lingering" or (self.work is not None and self.hold is None):
+        if self.phase == "closed" or self.phase == "lingering" or self.is_working:
             return False
         return sender == "upstream" or (self._may_ask and not self.is_crowded)
 
@@ -102,7 +101,7 @@ class Connection:
         """
         if self.phase == "lingering":
             return sender == "client"
-        if self.phase == "closed" or sender in self.ended or (self.work is not None and self.hold is None):
+        if self.phase == "closed" or sender in self.ended or self.is_working:
             return False
         return sender == "upstream" or self._may_ask
 
@@ -156,13 +155,6 @@ class Connection:
         if self.requests.opaque:
             return self.responses.opaque
         return self.requests.at_boundary and not self.responses.pending
-
-    def next_is_large(self, sender: Sender, is_bulk: bool) -> bool:
-        """Return whether a large buffer is worth it for a peer's next read. `is_bulk`: the last had large frames."""
-        if sender == "upstream" and self.responses.observer is not None:
-            return not self.responses.observer.is_dense
-        stream: RequestStream | ResponseStream = self.requests if sender == "client" else self.responses
-        return stream.opaque or stream.passing > SMALL_BUFFER_SIZE or is_bulk
 
     # What has come
 

@@ -50,17 +50,19 @@ class Direction(Pump):
 
     def received(self, view: memoryview) -> None:
         """Have bytes taken that were read."""
-        core, size = self._core, len(view)
+        core, stream, size = self._core, self._stream, len(view)
         self.counted[self._sender] += size
         if core.passes(self._sender, view):
             if core.phase == "draining":
                 self._link.carry_out()
             return
-        began = self._stream.frames
+        began = stream.frames
         self._take_first(view)
-        # a large buffer is worth it where a small one came full, with few frames in it
-        is_bulk = size >= SMALL_BUFFER_SIZE and (self._stream.frames - began) * _SMALL_FRAME < size
-        self.large_reads = core.next_is_large(self._sender, is_bulk)
+        if self._sender == "upstream" and (observer := core.responses.observer) is not None:
+            self.large_reads = not observer.is_dense
+        else:  # a large buffer is worth it, too, where a small one came full, with few frames in it
+            is_bulk = size >= SMALL_BUFFER_SIZE and (stream.frames - began) * _SMALL_FRAME < size
+            self.large_reads = is_bulk or stream.opaque or stream.passing > SMALL_BUFFER_SIZE
         self._link.carry_out()
 
     def unblocked(self) -> None:

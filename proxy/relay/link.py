@@ -9,6 +9,7 @@ Everything happens in callbacks of the event loop. Nothing in here awaits, so no
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from functools import partial
@@ -21,7 +22,7 @@ from weir.proxy.relay.connection import Connection
 from weir.proxy.relay.direction import Direction
 from weir.proxy.relay.fetches import ConnectionEnds, ReplicaFetches
 from weir.proxy.relay.open_link import HandedOver, Relayed, Sender, Why
-from weir.proxy.relay.outcomes import GateState, Wait
+from weir.proxy.relay.outcomes import GateState
 from weir.proxy.relay.passage import Passage
 from weir.proxy.relay.pump import BLOCKED, IN_LINE, UNTAKEN
 from weir.proxy.relay.side import Side
@@ -65,10 +66,8 @@ class Link:
     _is_clients: bool = field(init=False, default=True)
     """Whether its bytes are understood, and none was a replica's fetch: its bytes count as a client's until then."""
     _passage: Passage = field(init=False)
-    _hold: Wait | None = field(init=False, default=None)  # as last carried out
     _keeps: bool = field(init=False, default=False)  # anything of requests, as last told
-    _gone_since: float | None = field(init=False, default=None)
-    """When a client was found gone while a request of it was held."""
+    _gone_since: float = field(init=False, default=math.inf)  # that its client is, while a request of it was held
     _end_timer: asyncio.TimerHandle | None = field(init=False, default=None)
     _give: Callable[[Link, HandedOver], None] | None = field(init=False, default=None)  # while it is handed over
     _unread: bytes = field(init=False, default=b"")  # what was read while it drained, and nobody has taken
@@ -103,12 +102,10 @@ class Link:
         core = self.connection
         if self._is_clients:
             self._see_whose()
-        if core.is_granted is not None:
-            throttle = core.fetches.throttle
-            is_to_sidecar = throttle is not None and throttle.client_is_sidecar
-            is_lent = throttle is not None and throttle.is_lent
-            self._passage.begin(is_granted=core.is_granted, is_lent=is_lent, is_to_sidecar=is_to_sidecar)
-            core.is_granted = None
+        if (is_granted := core.is_granted) is not None:
+            core.is_granted, throttle = None, core.fetches.throttle
+            lent, to_sidecar = (False, False) if throttle is None else (throttle.is_lent, throttle.client_is_sidecar)
+            self._passage.begin(is_granted=is_granted, is_lent=lent, is_to_sidecar=to_sidecar)
         if core.to_client:
             self.from_upstream.flush()
         if core.is_at_end:
@@ -123,9 +120,8 @@ class Link:
         self._note_kept()
         if core.is_working:
             self._side.turns.add(self._go_on)
-        elif core.hold is not self._hold:
-            self._hold = core.hold
-            self._side.held.wait(self, self._hold)
+        else:
+            self._side.held.wait(self, core.hold)
         if core.phase != "closed":  # it may just have been evicted
             self.from_client.follow()
             self.from_upstream.follow()
@@ -145,21 +141,20 @@ class Link:
         self.carry_out()
 
     def replan(self) -> None:
-        """Have the held request decided about again."""
-        if self.connection.hold is not None:
-            if self._client.is_gone() and self._gives_up():
-                self.close()
-            else:
-                self._go_on()
+        """Have the held request decided about again.
 
-    def _gives_up(self) -> bool:
-        """Return whether the held request of a client that is gone is dropped: it would be sent twice.
-
-        A producer with acks=0 may close as soon as it has sent everything, and nobody sends it again.
+        That of a client that is gone is dropped: it would be sent twice. But a producer with acks=0 may close as soon
+        as it has sent everything, and nobody sends it again.
         """
-        if self._gone_since is None:
-            self._gone_since = self._side.clock()
-        return self.connection.awaits_answer or self._side.clock() - self._gone_since >= FAREWELL_SECONDS
+        core, now = self.connection, self._side.clock()
+        if core.hold is None:
+            return
+        if self._client.is_gone():
+            self._gone_since = min(self._gone_since, now)
+            if core.awaits_answer or now - self._gone_since >= FAREWELL_SECONDS:
+                self.close()
+                return
+        self._go_on()
 
     def _let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
         """Tell the throttle what has reached the client. Returns how many bytes more may be sent."""
@@ -227,7 +222,6 @@ class Link:
         self.close()
 
     def evict(self, why: Why, kept_bytes: int = 0) -> None:
-        """Report why the link has to go, which keeps so much of requests, and close it."""
         self._side.evicted(why, self.client_host, kept_bytes)
         self.close()
 
@@ -251,7 +245,6 @@ class Link:
         self._client.close()
         self._upstream.close()
         core.close(is_over=is_over)
-        self._hold = None
         self._side.held.wait(self, None)
         self._side.held.wake_soon()
         self._side.fetch_memory.drop(self)
@@ -304,20 +297,17 @@ class Link:
             self._end_timer.cancel()
         self._end_timer = self._loop.call_later(seconds, callback)
 
-    # What others see of it
+    # What others see of it, as OpenLink says
 
     @property
     def relayed(self) -> Relayed:
-        """The bytes that both peers have sent so far."""
         return Relayed(self.from_client.moved, self.from_upstream.moved)
 
     @property
     def session_end(self) -> float:
-        """Until when a request may be held (clock seconds)."""
         return self.connection.fetches.session_end
 
     def behind(self, most: int) -> bytes:
-        """Return what its client has sent behind the request that is held: up to `most` bytes with the rest of that."""
         rest, returned = self.from_client.rest, self.connection.requests.returned
         if returned >= most:
             return b""
@@ -325,5 +315,4 @@ class Link:
 
     @property
     def is_reading(self) -> bool:
-        """Whether what the client sends is taken: nothing holds it up on this link."""
         return self.connection.takes("client") and not self.from_client.is_paused(BLOCKED | UNTAKEN | IN_LINE)

@@ -153,7 +153,7 @@ class Side:
 
 @dataclass(eq=False, slots=True)
 class HeldFetches:
-    """The links that hold a fetch, the longest first.
+    """The links that hold a request, and those that hold a fetch which waits for budget, the longest first.
 
     A plan may take 0.5 ms, so `turns` bounds how many run in one turn. `next_in_line` is that of Throttle, `clock`
     that of Side.
@@ -162,9 +162,8 @@ class HeldFetches:
     turns: TurnBudget = field(default_factory=TurnBudget)
     next_in_line: Callable[[], Sequence[Any] | None] = lambda: None
     clock: Callable[[], float] = time.monotonic
-    _links: dict[OpenLink, Any] = field(default_factory=dict)  # those that wait for budget, with their `_holders` names
-    _holders: dict[Any, OpenLink] = field(default_factory=dict)  # by the name that `next_in_line` has for each
-    _timers: dict[OpenLink, asyncio.TimerHandle] = field(default_factory=dict)
+    _holds: dict[OpenLink, tuple[Wait, asyncio.TimerHandle | None]] = field(default_factory=dict)
+    _links: dict[Any, OpenLink] = field(default_factory=dict)  # by the name that `next_in_line` has for each
     _wake: asyncio.Handle | None = None
     _woken_at: float = -math.inf
 
@@ -172,23 +171,28 @@ class HeldFetches:
         return len(self._links)
 
     def wait(self, link: OpenLink, hold: Wait | None) -> None:
-        """Have a link's request planned again as `hold` says. It replaces earlier ones; None: the request is gone.
+        """Have a link's request planned again as `hold` says, and no longer as the last one said. None: it holds none.
 
         One that waits for budget is put at the end of those that do. One that is in keeps its place.
         """
-        if (timer := self._timers.pop(link, None)) is not None:
+        before, timer = self._holds.get(link, (None, None))
+        if hold is before:
+            return
+        if timer is not None:
             timer.cancel()
-        if hold is None:
+        if hold is not None:
+            timer = None
+            if math.isfinite(hold.until):
+                delay = max(hold.until - self.clock(), _SHORTEST_HOLD_SECONDS)
+                timer = asyncio.get_running_loop().call_later(delay, self.wake, (link,))
+            self._holds[link] = hold, timer
+            if hold.waits_for_budget is not None:
+                self._links[hold.waits_for_budget] = link
+        elif before is not None:
+            del self._holds[link]
             self.turns.drop(link.replan)
-            if link in self._links:
-                self._holders.pop(self._links.pop(link), None)
+            if self._links.pop(before.waits_for_budget, None) is not None:
                 self.wake_soon()  # it went, so the next in line may find budget too
-        elif (throttle := hold.waits_for_budget) is not None:
-            self._links[link] = throttle
-            self._holders[throttle] = link
-        if hold is not None and math.isfinite(hold.until):
-            delay = max(hold.until - self.clock(), _SHORTEST_HOLD_SECONDS)
-            self._timers[link] = asyncio.get_running_loop().call_later(delay, self.wake, (link,))
 
     def wake_soon(self) -> None:
         """Have those planned that are next in line, as budget flowed back. Many calls in one moment are one wake.
@@ -206,7 +210,7 @@ class HeldFetches:
         self._woken_at = asyncio.get_running_loop().time()
         first = self.next_in_line()
         # looked up rather than asked one by one: with 500 in line that took most of a core
-        self.wake(self._links if first is None else [self._holders[one] for one in first if one in self._holders])
+        self.wake(self._links.values() if first is None else [self._links[one] for one in first if one in self._links])
 
     def wake_now(self) -> None:
         """Plan all again, as the settings or the view of the cluster changed: the one held longest first.
@@ -218,7 +222,7 @@ class HeldFetches:
             self._wake = None
         if self._links:
             self._woken_at = asyncio.get_running_loop().time()
-            self.wake(self._links)
+            self.wake(self._links.values())
             self.turns.run()
 
     def wake(self, links: Iterable[OpenLink]) -> None:

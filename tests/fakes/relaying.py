@@ -15,13 +15,13 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
+from tests.fakes.poisoned_pool import PoisonedPool
 from tests.protocol.wire import request, response
 from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 from weir.protocol.steps import Steps, T
 from weir.proxy.config.address import Address
 from weir.proxy.log import EventLog
-from weir.proxy.relay.buffers import BufferPool
 from weir.proxy.relay.listener import Listener, Upstream
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.stand_in import stand_ins
@@ -150,27 +150,6 @@ AnyPeer = TypeVar("AnyPeer", bound=Peer)
 Scripted = Decision | Exception | Callable[[FetchRequest], Decision]
 
 
-class PoisonedPool(BufferPool):
-    """Overwrites what is given back, so that bytes read from it too late are seen; knows the sizes lent out now."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lent: list[int] = []
-
-    def borrow(self, large: bool, passed: int) -> memoryview:
-        """Lend a buffer, and remember it."""
-        buffer = super().borrow(large, passed)
-        self.lent.append(len(buffer))
-        return buffer
-
-    def give_back(self, buffer: memoryview) -> None:
-        """Take the buffer back, spoiled."""
-        buffer[:64] = b"\xdd" * 64
-        buffer[-64:] = b"\xdd" * 64
-        self.lent.remove(len(buffer))
-        super().give_back(buffer)
-
-
 @dataclass(eq=False)
 class ScriptedThrottle:
     """Decides as the test says, `Forward` unchanged when it says nothing, and remembers what it was told."""
@@ -183,9 +162,9 @@ class ScriptedThrottle:
     is_lent: bool = False
 
     def link(self, peer: int, *, is_stranger: bool = False) -> ScriptedThrottle:
-        """The same object serves all links."""
+        """Return one link's part, which is the same but for who it is."""
         self.calls.append(("link", "a stranger" if is_stranger else peer))
-        return self
+        return cast(ScriptedThrottle, ScriptedLink(self))
 
     def plan(self, request: FetchRequest, held_seconds: float = 0.0) -> Decision:
         """The next scripted decision."""
@@ -237,6 +216,16 @@ class ScriptedThrottle:
     def told(self, name: str) -> list[tuple[Any, ...]]:
         """The calls of one method."""
         return [call for call in self.calls if call[0] == name]
+
+
+class ScriptedLink:
+    """Does as the throttle of all links does."""
+
+    def __init__(self, throttle: ScriptedThrottle) -> None:
+        self._throttle = throttle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._throttle, name)
 
 
 class AtOnce(TurnBudget):

@@ -46,9 +46,6 @@ class Core:
         self.taken += [taken] if taken else []
         return taken
 
-    def next_is_large(self, sender: Sender, is_bulk: bool) -> bool:
-        return is_bulk
-
 
 def frames(count: int, size: int = 10) -> memoryview:
     head = struct.pack(">ihhih", size, 3, 0, 1, -1)

@@ -344,7 +344,7 @@ def test_what_is_decided_is_a_value() -> None:
     link = Detached(Answer(b"own"), Hold(7.0), Answer(b"late"), RuntimeError("bug"))
     assert link.take(fetch(1, 5)) == outcomes.Reply(Pending(1, answer=b"own"))
     held = link.deciding(fetch(1, 5))
-    assert next(held) == outcomes.Wait(7.0, link.throttle)
+    assert next(held) == outcomes.Wait(7.0, link.fetches.throttle)
     with pytest.raises(StopIteration) as decided:
         next(held)
     assert decided.value.value == outcomes.Reply(Pending(1, answer=b"late"))
@@ -356,7 +356,7 @@ def test_first_plan_is_told_apart_from_one_that_follows_at_once() -> None:
     """The throttle takes a request in when held_seconds is 0: that must be once."""
     link = Detached(Hold(inf))
     held = link.deciding(fetch(1, 5))
-    assert next(held) == outcomes.Wait(inf, link.throttle)
+    assert next(held) == outcomes.Wait(inf, link.fetches.throttle)
     with pytest.raises(StopIteration):
         next(held)
     assert [call[2] > 0 for call in link.throttle.told("plan")] == [False, True]

@@ -9,7 +9,8 @@ from typing import cast
 
 import pytest
 
-from tests.fakes.relaying import PoisonedPool, ScriptedThrottle, logged
+from tests.fakes.poisoned_pool import PoisonedPool
+from tests.fakes.relaying import ScriptedThrottle, logged
 from tests.protocol.wire import fetch, fetch_response, produce, request, response
 from weir.protocol.response_scanner import Buffer
 from weir.proxy.relay.fetches import ReplicaFetches

@@ -9,7 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from tests.fakes.relaying import Peer, PoisonedPool
+from tests.fakes.poisoned_pool import PoisonedPool
+from tests.fakes.relaying import Peer
 from weir.protocol.response_scanner import Buffer
 from weir.proxy.relay.buffers import LARGE_BUFFER_SIZE, SHOWN_BY, SMALL_BUFFER_SIZE
 from weir.proxy.relay.pump import IN_LINE, STOPPED, UNTAKEN, Pump
