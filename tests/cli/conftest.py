@@ -6,11 +6,17 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from tests.cli.commands import Admin
+from tests.cli.made_up_cluster import CLUSTER, MadeUpCluster, say
 from tests.cli.plans import NOW
+from tests.proxy.page.made_up import side
+from tests.proxy.page.made_up import status as made_up_status
+from weir.cli import fleet, stale, status, throttle
 
 
 @pytest.fixture
@@ -29,6 +35,29 @@ def admins() -> Iterator[list[Admin]]:
 @pytest.fixture
 def admin(admins: list[Admin]) -> Admin:
     return admins[0]
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> MadeUpCluster:
+    made_up = MadeUpCluster()
+
+    @contextmanager
+    def connected(bootstrap: str, command_config: Path | None) -> Iterator[MadeUpCluster]:
+        assert bootstrap == "127.0.0.1:1"
+        made_up.command_config = command_config
+        yield made_up
+
+    for module in (fleet, stale, status, throttle):
+        monkeypatch.setattr(module, "cluster_of", connected)
+    return made_up
+
+
+@pytest.fixture
+def both(admins: list[Admin], cluster: MadeUpCluster) -> list[str]:
+    """The options that name the cluster, and both sidecars on loopback."""
+    for number, admin in enumerate(admins, start=1):
+        say(admin, {**made_up_status(leader=side()), "broker_id": number})
+    return [*CLUSTER, *(word for admin in admins for word in ("--admin", admin.address))]
 
 
 @pytest.fixture

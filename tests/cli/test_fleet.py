@@ -5,94 +5,22 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.commands import THROTTLE, Admin, failing
+from tests.cli.made_up_cluster import CLUSTER, MadeUpCluster, say
 from tests.proxy.page.made_up import MOVING, lag, late, limited, quota, side, waiting
 from tests.proxy.page.made_up import status as made_up_status
-from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
+from tests.throttle_names import LEADER_RATE, LEADER_REPLICAS
 from weir.cli import cluster as connecting
-from weir.cli import fleet, many, stale, status, throttle
+from weir.cli import many, throttle
 from weir.cli.main import main
 from weir.control import move_admin, reachable
-from weir.control.cluster_admin import Partition, PartitionState, Reassignment, ThrottleSetting
+from weir.control.cluster_admin import Partition, Reassignment
 from weir.control.errors import ControlError
-from weir.planning.move_throttle import ConfigChange
-
-RATE = ThrottleSetting("broker", "1", LEADER_RATE, "5000000", "DYNAMIC_BROKER_CONFIG")
-LIST = ThrottleSetting("topic", "orders", LEADER_REPLICAS, "*", "DYNAMIC_TOPIC_CONFIG")
-DEFAULT = ThrottleSetting("broker", "2", FOLLOWER_RATE, "7", "DYNAMIC_DEFAULT_BROKER_CONFIG")
-CLUSTER = ["--bootstrap-server", "127.0.0.1:1"]
-
-
-class MadeUpCluster:
-    """Stands in for ClusterAdmin: two brokers with one topic."""
-
-    def __init__(self) -> None:
-        self.hosts = {1: "127.0.0.1", 2: "127.0.0.2"}
-        self.moves: dict[Partition, Reassignment] = {}
-        self.in_sync: tuple[int, ...] = (1, 2)
-        self.throttles = [RATE, LIST, DEFAULT]
-        self.changes: list[ConfigChange] = []
-        self.refused: dict[str, str] = {}
-        self.command_config: Path | None = None
-        self.gone: set[int] = set()
-        self.patience_seconds = 10.0
-
-    def brokers(self) -> list[int]:
-        return sorted(self.hosts)
-
-    def broker_hosts(self) -> dict[int, str]:
-        return self.hosts
-
-    def partitions(self) -> dict[Partition, PartitionState]:
-        return {Partition("orders", 0): PartitionState(1, (1, 2), self.in_sync)}
-
-    def reassignments(self) -> dict[Partition, Reassignment]:
-        return self.moves
-
-    def throttle_settings(self, brokers: list[int], topics: list[str]) -> list[ThrottleSetting]:
-        assert self.patience_seconds == (0 if brokers else 10)
-        if gone := self.gone.intersection(brokers):
-            raise ControlError("Describing configs", f"UnknownBrokerIdError: {min(gone)}")
-        asked = {*map(str, brokers), *topics}
-        return [throttle for throttle in self.throttles if throttle.name in asked]
-
-    def change_configs(self, changes: list[ConfigChange]) -> dict[str, str]:
-        self.changes += changes
-        return self.refused
-
-
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> MadeUpCluster:
-    made_up = MadeUpCluster()
-
-    @contextmanager
-    def connected(bootstrap: str, command_config: Path | None) -> Iterator[MadeUpCluster]:
-        assert bootstrap == "127.0.0.1:1"
-        made_up.command_config = command_config
-        yield made_up
-
-    for module in (fleet, stale, status, throttle):
-        monkeypatch.setattr(module, "cluster_of", connected)
-    return made_up
-
-
-@pytest.fixture
-def both(admins: list[Admin], cluster: MadeUpCluster) -> list[str]:
-    """The options that name the cluster, and both sidecars on loopback."""
-    for number, admin in enumerate(admins, start=1):
-        say(admin, {**made_up_status(leader=side()), "broker_id": number})
-    return [*CLUSTER, *(word for admin in admins for word in ("--admin", admin.address))]
-
-
-def say(admin: Admin, told: dict[str, Any]) -> None:
-    admin.answers["/v1/status"] = (200, json.dumps(told).encode())
 
 
 def quiet(seconds: float) -> dict[str, Any]:
@@ -368,100 +296,6 @@ def test_status_watch_json_is_a_line_each_time(
     assert main(["status", "--watch", "--json", *both]) == 130
     (line,) = capsys.readouterr().out.split("\n")[:1]
     assert len(json.loads(line)["sidecars"]) == 2
-
-
-# throttle
-
-
-def test_throttle_show_has_kafka_s_own_settings(
-    capsys: pytest.CaptureFixture[str], admins: list[Admin], both: list[str], cluster: MadeUpCluster
-) -> None:
-    assert main(["throttle", "show", *both]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "Kafka" in line]
-    assert rows[0] == ["Kafka", "broker", "1:", LEADER_RATE, "5000000", "DYNAMIC_BROKER_CONFIG"]
-    assert main(["throttle", "show", "--json", *both]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [setting["value"] for setting in found["kafka"]] == ["5000000", "*", "7"]
-    assert len(found["sidecars"]) == 2
-
-
-def test_throttle_set_and_clear_reach_every_sidecar(
-    capsys: pytest.CaptureFixture[str], admins: list[Admin], both: list[str], cluster: MadeUpCluster
-) -> None:
-    assert main(["throttle", "set", "--leader-rate", "5MB", *both]) == 0
-    assert main(["throttle", "clear", *both]) == 0
-    for admin in admins:
-        assert admin.requests == [
-            ("PATCH", "/v1/throttle", {LEADER_RATE: 5_000_000}),
-            ("DELETE", "/v1/throttle?source=http", None),
-        ]
-    assert cluster.changes == []
-
-
-def test_clear_stale_deletes_what_moves_left_not_sidecars_own(
-    capsys: pytest.CaptureFixture[str], admins: list[Admin], both: list[str], cluster: MadeUpCluster
-) -> None:
-    """Sidecars are asked for their status alone."""
-    for admin in admins:
-        say(admin, quiet(600))
-    assert main(["throttle", "clear", "--stale", *both]) == 0
-    assert cluster.changes == [
-        ConfigChange("broker", "1", LEADER_RATE, "delete"),
-        ConfigChange("topic", "orders", LEADER_REPLICAS, "delete"),
-    ]
-    assert capsys.readouterr().out.splitlines() == [
-        f"Cleared broker 1: {LEADER_RATE} = 5000000",
-        f"Cleared topic orders: {LEADER_REPLICAS} = *",
-    ]
-    assert {(method, path) for admin in admins for method, path, _ in admin.requests} == {("GET", "/v1/status")}
-
-
-def test_clear_stale_that_is_refused_in_part_says_what_was(
-    capsys: pytest.CaptureFixture[str], admins: list[Admin], both: list[str], cluster: MadeUpCluster
-) -> None:
-    for admin in admins:
-        say(admin, quiet(600))
-    cluster.refused = {"topic orders": "not allowed"}
-    assert main(["throttle", "clear", "--stale", *both]) == 1
-    captured = capsys.readouterr()
-    assert captured.out == f"Cleared broker 1: {LEADER_RATE} = 5000000\n"
-    assert captured.err == "weir: the cluster refused: topic orders, not allowed.\n"
-
-
-@pytest.mark.parametrize("reason", ["moves", "out of sync", "behind lately", "nobody knows"])
-def test_clear_stale_refuses_while_a_throttle_may_be_needed(
-    capsys: pytest.CaptureFixture[str], admins: list[Admin], both: list[str], cluster: MadeUpCluster, reason: str
-) -> None:
-    for admin in admins:
-        say(admin, quiet(600))
-    if reason == "moves":
-        cluster.moves = {Partition("orders", 0): Reassignment((1, 2), (2,), ())}
-    elif reason == "out of sync":
-        cluster.in_sync = (1,)
-    elif reason == "behind lately":
-        say(admins[1], quiet(599))
-    else:
-        for admin in admins:
-            admin.answers["/v1/status"] = (200, b"{}")
-    code, error = failing(capsys, "throttle", "clear", "--stale", *both)
-    assert code == 1
-    assert error.startswith("nothing is cleared, as ")
-    assert cluster.changes == []
-
-
-def test_clear_stale_without_a_throttle_says_so(
-    capsys: pytest.CaptureFixture[str], both: list[str], cluster: MadeUpCluster
-) -> None:
-    cluster.throttles = [DEFAULT]
-    assert main(["throttle", "clear", "--stale", *both]) == 0
-    assert "Nothing is stale" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("options", [["--stale"], ["--stale", "--topic", "a", *CLUSTER]])
-def test_clear_stale_needs_a_cluster_and_no_topic(capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
-    code, error = failing(capsys, "throttle", "clear", *options)
-    assert code == 2
-    assert "--stale" in error
 
 
 @pytest.mark.long

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.proxy.test_capture import Dropped, FakeFilter
+from tests.proxy.captured import Dropped, FakeFilter
 from weir.cli.main import main
 from weir.proxy.capture.capture import Capture
 from weir.proxy.config.load import parse_config

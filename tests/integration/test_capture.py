@@ -25,19 +25,11 @@ from kafka import KafkaConsumer, TopicPartition
 
 from tests.fakes.pki import Authority
 from tests.integration.captures import CAPTURES, links, passes_directly, unharmed
-from tests.integration.moves import (
-    MB,
-    assert_identical,
-    assert_rate,
-    filled,
-    moving,
-    now,
-    throttle,
-    wait_for_bytes,
-)
+from tests.integration.moves import MB, assert_identical, assert_rate, filled, moving, now, throttle, wait_for_bytes
 from tests.integration.out_of_memory import MemoryGroup
 from weir.cli.move_sidecars import Sidecars
 from weir.lab.hosted import PORT, HostedCluster
+from weir.lab.received import ReceivedBytes
 from weir.lab.sidecar import PROJECT, Sidecar
 
 pytestmark = CAPTURES
@@ -89,6 +81,14 @@ def is_captured(cluster: HostedCluster) -> bool:
     return links(cluster.sidecars[LEADER], "leader") > 0 and links(cluster.sidecars[PEER], "follower") > 0
 
 
+def between(cluster: HostedCluster, received: ReceivedBytes, first: int, last: int) -> tuple[float, float]:
+    """Wait for so many MB. Returns when the first and the last of them had come."""
+    wait_for_bytes(cluster, received, first * MB)
+    begun = now(received)
+    wait_for_bytes(cluster, received, last * MB)
+    return begun, now(received)
+
+
 def test_sidecars_are_put_in_throttle_a_move_and_are_taken_out(cluster: HostedCluster, topics: tuple[str, str]) -> None:
     moved, live = topics
     with unharmed(cluster, live):
@@ -96,10 +96,7 @@ def test_sidecars_are_put_in_throttle_a_move_and_are_taken_out(cluster: HostedCl
         put_in(cluster, moved, LEADER, PEER, FOLLOWER)
         cluster.wait_for("all in the path", lambda: is_captured(cluster), 30)
         with moving(cluster, [moved], [LEADER, FOLLOWER]) as received:
-            wait_for_bytes(cluster, received, 4 * MB)
-            begun = now(received)
-            wait_for_bytes(cluster, received, 12 * MB)
-            end = now(received)
+            begun, end = between(cluster, received, 4, 12)
             for sidecar in cluster.sidecars.values():
                 sidecar.send(signal.SIGTERM)
             for sidecar in cluster.sidecars.values():
@@ -278,10 +275,8 @@ def test_captured_sidecars_speak_tls_until_one_is_killed(
         peer = cluster.sidecars[PEER]
         cluster.wait_for("TLS between them", lambda: tls_of(cluster.sidecars[LEADER], "leader", "client") > 0, 20)
         with moving(cluster, [moved], [LEADER, FOLLOWER]) as received:
-            wait_for_bytes(cluster, received, 2 * MB)
-            begun = now(received)
-            wait_for_bytes(cluster, received, 8 * MB)
-            assert_rate(received.series(), begun, now(received), RATE)
+            begun, end = between(cluster, received, 2, 8)
+            assert_rate(received.series(), begun, end, RATE)
             assert tls_of(cluster.sidecars[FOLLOWER], "follower", "upstream") > 0
             cluster.sidecars[LEADER].kill()
         cluster.wait_for(
@@ -322,9 +317,8 @@ def test_clients_that_take_all_connections_keep_no_broker_out(cluster: HostedClu
     moved, live = topics
     limits = {"max_connections": 64, "max_connections_per_address": 64}
     with unharmed(cluster, live):
-        sidecar = cluster.put_in(
-            LEADER, {"from": "anyone"}, {"throttle": throttle(moved, leader=RATE), "limits": limits}
-        )
+        tables = {"throttle": throttle(moved, leader=RATE), "limits": limits}
+        sidecar = cluster.put_in(LEADER, {"from": "anyone"}, tables)
         sidecar.wait_until("/readyz", 20)
         with moving(cluster, [moved], [LEADER, FOLLOWER]) as received:
             wait_for_bytes(cluster, received, 2 * MB)
@@ -347,10 +341,7 @@ def test_broker_that_restarts_comes_back_through_its_sidecar(cluster: HostedClus
     cluster.start_broker(FOLLOWER)
     cluster.sidecars[FOLLOWER].wait_until("/readyz", 20)
     with moving(cluster, [moved], [LEADER, FOLLOWER]) as received:
-        wait_for_bytes(cluster, received, 2 * MB)
-        begun = now(received)
-        wait_for_bytes(cluster, received, 10 * MB)
-        end = now(received)
+        begun, end = between(cluster, received, 2, 10)
         cluster.sidecars[LEADER].delete_throttle()
     assert_rate(received.series(), begun, end, RATE)
     assert links(cluster.sidecars[FOLLOWER], "follower") > 0
@@ -362,10 +353,7 @@ def test_ipv6_is_captured_too() -> None:
         moved = filled(cluster, "moved", [1], 12 * MB)
         put_in(cluster, moved, 1, 2)
         with moving(cluster, [moved], [1, 2]) as received:
-            wait_for_bytes(cluster, received, 2 * MB)
-            begun = now(received)
-            wait_for_bytes(cluster, received, 10 * MB)
-            end = now(received)
+            begun, end = between(cluster, received, 2, 10)
         assert_rate(received.series(), begun, end, RATE)
         assert links(cluster.sidecars[1], "leader") > 0
         assert links(cluster.sidecars[2], "follower") > 0

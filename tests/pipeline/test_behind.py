@@ -12,14 +12,7 @@ from pyspark.sql import DataFrame
 from tests.pipeline.conftest import Frames
 from tests.pipeline.exported import DAY, NOON, Sidecar, partition, quota, rows, types, types_of, unsorted_rows
 from weir.pipeline.accuracy import quotas_in_force
-from weir.pipeline.behind import (
-    behind_by_minute,
-    behind_minutes,
-    behind_spans,
-    moves,
-    rates_in_force,
-    replica_lag,
-)
+from weir.pipeline.behind import behind_by_minute, behind_minutes, behind_spans, moves, rates_in_force, replica_lag
 from weir.pipeline.behind_rows import rows_that_count
 from weir.pipeline.days import Days
 from weir.pipeline.engine import DUCKDB, on

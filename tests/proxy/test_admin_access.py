@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from tests.fakes.clock import MovedClock
-from tests.proxy.test_admin import Sidecar
+from tests.proxy.administered import Sidecar
 from weir.proxy.admin.access import MOST_FAILURES, Access, TokenFile
 from weir.proxy.admin.fleet import Fleet
 from weir.proxy.admin.http import AdminServer

@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.pki import Authority, Issued
-from tests.proxy.test_admin import Sidecar
+from tests.proxy.administered import Sidecar
 from tests.proxy.test_server import text
 from weir.cli.checkup import own_tls, running_sidecar
 from weir.cli.doctor import _seconds_ahead

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.relaying import logged
-from tests.proxy.test_capture import BROKERS, FakeFilter, capturing, settle
+from tests.proxy.captured import BROKERS, FakeFilter, capturing, settle
 from tests.proxy.test_capture_rules import NEEDS_KERNEL
 from weir.proxy.capture import tracking
 from weir.proxy.capture.tracking import LOOK_SECONDS, RuleEvents, Tracking, legacy_tables, needed_by

@@ -51,13 +51,17 @@ def names(files: list[Path]) -> list[str]:
 
 
 def test_file_is_hidden_until_it_is_finished(tmp_path: Path) -> None:
+    """Without a sample there is none, and it is not for everybody."""
     written = folder(tmp_path)
+    written.finish()
+    assert list(tmp_path.iterdir()) == []
     written.write(sample(1))
     written.write(sample(2))
     assert finished_files(tmp_path) == []
     assert names(unfinished_files(tmp_path)) == [f"{HOUR}/.broker-1-{START_ID}-00000001.tmp"]
     written.finish()
     assert names(finished_files(tmp_path)) == [f"{HOUR}/broker-1-{START_ID}-00000001-2.jsonl.gz"]
+    assert [file.stat().st_mode & 0o007 for file in finished_files(tmp_path)] == [0]
     assert unfinished_files(tmp_path) == []
     assert sequences(tmp_path) == [1, 2]
 
@@ -77,13 +81,6 @@ def test_leftover_that_is_no_file_of_ours_is_left_as_it_is(tmp_path: Path) -> No
     written.finish()
     assert precious.read_text() == "kept"
     assert len(finished_files(tmp_path / "samples")) == 1
-
-
-def test_files_are_not_for_everybody(tmp_path: Path) -> None:
-    written = folder(tmp_path)
-    written.write(sample(1))
-    written.finish()
-    assert [file.stat().st_mode & 0o007 for file in finished_files(tmp_path)] == [0]
 
 
 def test_file_is_synced_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,11 +121,6 @@ def test_file_is_finished_by_time_by_size_and_by_the_hour(tmp_path: Path) -> Non
         f"{next_hour}/broker-1-{START_ID}-00000007-1.jsonl.gz",
     ]
     assert sequences(tmp_path) == list(range(1, 8))
-
-
-def test_finish_without_a_sample_leaves_nothing(tmp_path: Path) -> None:
-    folder(tmp_path).finish()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_oldest_files_go_before_the_bound_and_are_counted(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.quota.test_fetch_sessions import BATCH, MB, VERSIONS, Cluster, cluster
+from tests.quota.sessions import BATCH, MB, VERSIONS, Cluster, cluster
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttled_replicas import ALL_REPLICAS
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, requested
-from tests.quota.test_fetch_sessions import BATCH, MB, Cluster, cluster
+from tests.quota.sessions import BATCH, MB, Cluster, cluster
 from weir.protocol.fetch_request import FetchRequest
 from weir.quota.fetch.decisions import Forward
 from weir.quota.fetch.link import ReplicaLink

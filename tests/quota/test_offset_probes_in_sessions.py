@@ -2,7 +2,7 @@
 
 import struct
 
-from tests.quota.test_fetch_sessions import BATCH, MB, cluster
+from tests.quota.sessions import BATCH, MB, cluster
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttled_replicas import ALL_REPLICAS
 

@@ -252,20 +252,13 @@ def long_conversation(rate: int, batch: int, version: int = 3) -> Conversation:
 
 @pytest.mark.parametrize("rate", [MB, 5 * MB])
 def test_mean_rate_and_worst_second_keep_to_the_quota(rate: int) -> None:
+    """So does the first second."""
     batch = 16_000
     talk = long_conversation(rate, batch)
     start = talk.clock.now
     talk.run(20)
     assert 0.98 <= mean_rate(talk.follower.received, start, start + 20) / rate <= 1.0
     assert worst_second(talk.follower.received) <= 1.04 * rate + batch
-
-
-@pytest.mark.parametrize("rate", [MB, 5 * MB])
-def test_first_second_is_not_twice_the_quota(rate: int) -> None:
-    talk = long_conversation(rate, 16_000)
-    start = talk.clock.now
-    talk.run(1)
-    assert mean_rate(talk.follower.received, start, start + 1) <= 1.04 * rate + 16_000
 
 
 def test_debt_of_an_oversized_batch_is_paid_before_the_next() -> None:
@@ -298,7 +291,6 @@ def test_configure_with_a_fetch_in_flight_takes_hold(later: int | None) -> None:
     talk.follower.take(talk.leader.answer(in_flight.request), talk.clock.now)
     start = talk.clock.now
     talk.run(5)
-
     received = sum(size for at, size in talk.follower.received if at > start)
     if later is None:
         assert talk.follower.offsets[b"t", 0] == 50
@@ -312,9 +304,8 @@ def test_ends_of_partitions_are_granted_together() -> None:
     """One fetch for each short rest would leave most of the quota unused at the end of a move."""
     clock = MovedClock()
     leader = Leader({(b"t", partition): Log([10_000] * 10) for partition in range(200)})
-    talk = Conversation(
-        clock, Throttle("leader", 1, clock, settings(5 * MB)).link(2), leader, Follower(dict.fromkeys(leader.logs, 0))
-    )
+    link = Throttle("leader", 1, clock, settings(5 * MB)).link(2)
+    talk = Conversation(clock, link, leader, Follower(dict.fromkeys(leader.logs, 0)))
     start = clock.now
     while any(offset < 10 for offset in talk.follower.offsets.values()):
         talk.exchange()

@@ -6,7 +6,7 @@ import pytest
 
 from tests.fakes.kafka.sessions import Key
 from tests.fakes.kafka.wire import replica_fetch, request_topics, requested_partition
-from tests.quota.test_fetch_sessions import BATCH, MB, cluster
+from tests.quota.sessions import BATCH, MB, cluster
 from weir.protocol.fetch_request import ForgottenTopic
 from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND
 from weir.quota.settings import ThrottleSettings

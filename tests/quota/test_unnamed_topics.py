@@ -6,7 +6,7 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import mean_rate, worst_second
-from tests.quota.test_fetch_sessions import BATCH, MB, TOPIC_ID, Cluster, cluster
+from tests.quota.sessions import BATCH, MB, TOPIC_ID, Cluster, cluster
 from weir.protocol.metadata import NO_ID
 from weir.quota.scopes import Ends, Matching, Reassigned, Recovering, Scope
 from weir.quota.settings import QuotaSettings, ThrottleSettings
