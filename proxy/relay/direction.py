@@ -46,10 +46,9 @@ class Direction(Pump):
         self.rest = memoryview(b"")
         """What waits to be taken: it begins with a frame, or with what follows the start of a request that is held."""
 
-    # What happens to it
+    # What happens to it, as Pump says
 
     def received(self, view: memoryview) -> None:
-        """Have bytes taken that were read."""
         core, stream, size = self._core, self._stream, len(view)
         self.counted[self._sender] += size
         if core.passes(self._sender, view):
@@ -70,12 +69,10 @@ class Direction(Pump):
         self._link.carry_out()
 
     def ended(self) -> None:
-        """Note that one end has sent its last byte, and that the other end was told."""
         self._core.ended.add(self._sender)
         self._link.carry_out()
 
     def failed(self, error: Exception) -> None:
-        """Close the link, and log the reason unless a peer simply went away."""
         self._link.failed(error, self._sender)
 
     # What waits

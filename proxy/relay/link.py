@@ -261,21 +261,18 @@ class Link:
         core = self.connection
         if core.phase != "draining" or not core.is_idle:
             return
-        if self._give is not None and not core.ended and len(self._unread) <= MOST_CARRIED:
-            self.from_client.close()
-            self.from_upstream.close()
-            standing = GateState() if core.gate is None else core.gate.standing(sends=bool(self._unread))
-            self._give(self, HandedOver(self._unread, core.fetches.session_end, core.opaque_reason, standing))
-            self.close()
-            return
-        if core.requests.opaque:
+        give = self._give if not core.ended and len(self._unread) <= MOST_CARRIED else None
+        if give is None and core.requests.opaque:
             return  # only the peers know whether something is in flight
-        core.linger()
-        if core.is_at_end:
-            self.close()
-            return
         self.from_client.close()
         self.from_upstream.close()
+        if give is not None:
+            standing = GateState() if core.gate is None else core.gate.standing(sends=bool(self._unread))
+            give(self, HandedOver(self._unread, core.fetches.session_end, core.opaque_reason, standing))
+        if give is not None or core.ended:
+            self.close()
+            return
+        core.linger()
         self._upstream.close()
         try:
             self._client.finish()

@@ -153,7 +153,7 @@ class Side:
 
 @dataclass(eq=False, slots=True)
 class HeldFetches:
-    """The links that hold a request, and those that hold a fetch which waits for budget, the longest first.
+    """The links that hold a request. Those whose fetch waits for budget stand in line, the longest first.
 
     A plan may take 0.5 ms, so `turns` bounds how many run in one turn. `next_in_line` is that of Throttle, `clock`
     that of Side.
