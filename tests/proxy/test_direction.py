@@ -13,6 +13,7 @@ from tests.fakes.relaying import ScriptedThrottle
 from weir.protocol.request_stream import RequestStream
 from weir.protocol.response_scanner import Buffer
 from weir.proxy.log import EventLog
+from weir.proxy.relay.buffers import SMALL_BUFFER_SIZE
 from weir.proxy.relay.connection import MOST_FRAMES, Connection
 from weir.proxy.relay.direction import Direction
 from weir.proxy.relay.open_link import Sender
@@ -95,3 +96,21 @@ async def test_few_frames_and_large_ones_never_wait(ends: tuple[socket.socket, s
         one.received(view)
         assert sum(core.taken) == len(view)
         assert not one.waits_in_line
+
+
+@pytest.mark.parametrize(
+    ("view", "is_large"),
+    [
+        (frames(1, SMALL_BUFFER_SIZE - 4), True),
+        (frames(SMALL_BUFFER_SIZE)[:SMALL_BUFFER_SIZE], False),
+        (frames(1, SMALL_BUFFER_SIZE - 5), False),  # the buffer did not come full
+        (frames(1, 2 * SMALL_BUFFER_SIZE)[: SMALL_BUFFER_SIZE - 1], True),
+        (frames(1, SMALL_BUFFER_SIZE)[:100], False),
+    ],
+)
+async def test_large_buffer_is_read_into_where_large_frames_come(
+    ends: tuple[socket.socket, socket.socket], view: memoryview, is_large: bool
+) -> None:
+    one, _ = direction(TurnBudget(), ends)
+    one.received(view)
+    assert one.large_reads is is_large

@@ -129,6 +129,15 @@ async def test_malformed_list_among_many_topics_is_logged_once(
     assert events(caplog) == ["kafka_throttle_list_refused"]
 
 
+async def test_malformed_list_of_a_topic_made_anew_is_logged_again(
+    cluster: ThrottleCluster, following: Following, caplog: pytest.LogCaptureFixture
+) -> None:
+    for exists in (True, False, True):
+        cluster.lists = {"orders": {LEADER_REPLICAS: "wrong"}} if exists else {}
+        await following.round(TOPICS_SECONDS)
+    assert events(caplog) == ["kafka_throttle_list_refused"] * 2
+
+
 @pytest.mark.parametrize("text", [None, "", "[]"])
 async def test_list_that_is_empty_is_none(text: str | None, cluster: ThrottleCluster, following: Following) -> None:
     cluster.lists["orders"] = {LEADER_REPLICAS: text, FOLLOWER_REPLICAS: ""}
