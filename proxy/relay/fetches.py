@@ -100,8 +100,9 @@ class ReplicaFetches:
         return True
 
     def take(self, event: ReplicaFetch) -> Waiting[Outcome]:
-        """Decide about a fetch that has arrived. Raises MalformedFrame."""
-        self.side.stats.fetch_requests[event.header.api_version] += 1
+        """Decide about a fetch that has arrived. One with too much passes, and all after it. Raises MalformedFrame."""
+        stats = self.side.stats
+        stats.fetch_requests[event.header.api_version] += 1
         try:
             if isinstance(event.request, ProtocolError):
                 raise event.request
@@ -110,7 +111,11 @@ class ReplicaFetches:
                 request = request.with_(max_wait_ms=_LONGEST_WAIT_MS)
             return (yield from self._decide(event, request))
         except (TooMany, TooManyPartitions) as error:
-            return self._pass_from_now_on(event, error)
+            reason = f"too_many_{error.what if isinstance(error, TooMany) else 'partitions'}"
+            self.side.log.fault(reason, str(self.peer), side=stats.side, reason=str(error))
+            stats.passthrough[reason] += 1
+            self._release()
+            return Send(with_size(event.frame), Pending(event.header.correlation_id))
 
     def passed_undecoded(self, api_version: int) -> None:
         """Note that a fetch, perhaps the follower's, passes undecoded: it is too large, or could not be decoded.
@@ -206,13 +211,6 @@ class ReplicaFetches:
         self._report(error)
         self.side.throttle_faults.failed(self._client)
         return ConnectionEnds()
-
-    def _pass_from_now_on(self, event: ReplicaFetch, error: TooMany | TooManyPartitions) -> Send:
-        side, reason = self.side, f"too_many_{error.what if isinstance(error, TooMany) else 'partitions'}"
-        side.log.fault(reason, str(self.peer), side=side.stats.side, reason=str(error))
-        side.stats.passthrough[reason] += 1
-        self._release()
-        return Send(with_size(event.frame), Pending(event.header.correlation_id))
 
     def _release(self) -> None:
         """Decode no more fetches.
