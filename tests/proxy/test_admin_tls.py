@@ -15,6 +15,7 @@ import pytest_asyncio
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.pki import Authority, Issued
+from tests.fakes.servers import serving
 from tests.proxy.administered import Sidecar
 from tests.proxy.test_server import text
 from weir.cli.checkup import own_tls, running_sidecar
@@ -158,11 +159,9 @@ async def test_sidecar_asks_no_one_whose_certificate_is_no_sidecars(secured: Sec
         asked.append(await reader.read(10))
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    async with server, aiohttp.ClientSession() as session:
-        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/status"
+    async with serving(serve, context) as (_, port), aiohttp.ClientSession() as session:
         with pytest.raises(aiohttp.ClientError):
-            await session.get(url, ssl=secured.client_context())
+            await session.get(f"https://127.0.0.1:{port}/v1/status", ssl=secured.client_context())
     assert asked in ([], [b""])
 
 

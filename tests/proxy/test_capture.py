@@ -8,6 +8,7 @@ from ipaddress import ip_address
 import pytest
 
 from tests.fakes.clock import MovedClock
+from tests.fakes.servers import connected
 from tests.proxy.captured import BROKERS, capturing, settle
 from weir.proxy.capture.pause import Pause
 from weir.proxy.config.reader import ConfigError
@@ -91,10 +92,9 @@ async def test_connection_that_was_not_captured_is_closed() -> None:
     async with capturing() as (capture, _, _):
         capture.learn(BROKERS)
         await settle()
-        reader, writer = await asyncio.open_connection("127.0.0.1", capture.listeners[0].address.port)
-        with contextlib.suppress(ConnectionError):
-            assert await asyncio.wait_for(reader.read(), 5) == b""
-        writer.close()
+        async with connected(capture.listeners[0].address.port) as (reader, _):
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), 5) == b""
         assert all(not listener.links for listener in capture.listeners)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.pki import Authority
-from tests.fakes.servers import serving
+from tests.fakes.servers import connected, serving
 from tests.protocol.wire import request, response
 from tests.proxy.captured import capturing, settle
 from weir.proxy.capture.tls_trial import TlsTrial
@@ -108,11 +108,9 @@ async def test_captured_tls_is_ended_where_there_are_keys(tmp_path: Path, monkey
         capturing(keys, port=port, sides=("leader",)) as (capture, _, _),
         asyncio.timeout(5),
     ):
-        there = ("127.0.0.1", capture.listeners[0].address.port)
-        reader, writer = await asyncio.open_connection(*there, ssl=client, server_hostname="localhost")
-        writer.write(request(3, 0, 1))
-        assert await reader.readexactly(len(response(1))) == response(1)
-        writer.close()
+        async with connected(capture.listeners[0].address.port, client) as (reader, writer):
+            writer.write(request(3, 0, 1))
+            assert await reader.readexactly(len(response(1))) == response(1)
         tls = capture.listeners[0].side.tls
         assert tls.handshakes == {("leader", "client", "ok"): 1, ("leader", "upstream", "ok"): 1}
 
@@ -131,15 +129,14 @@ async def test_connection_made_as_it_steps_out_is_not_carried_forever(
         while not capture.is_in:
             await settle()
         side = capture.listeners[0].side
-        reader, writer = await asyncio.open_connection("127.0.0.1", capture.listeners[0].address.port)
-        while not side.stats.connections:
-            await settle()
-        capture.throttle_changed(False)
-        while capture.is_in:
-            await settle()
-        await writer.start_tls(client, server_hostname="localhost")
-        assert await reader.read() == b""
-        writer.close()
+        async with connected(capture.listeners[0].address.port) as (reader, writer):
+            while not side.stats.connections:
+                await settle()
+            capture.throttle_changed(False)
+            while capture.is_in:
+                await settle()
+            await writer.start_tls(client, server_hostname="localhost")
+            assert await reader.read() == b""
         while side.stats.connections:
             await settle()
 
@@ -222,21 +219,17 @@ async def test_it_steps_out_where_no_follower_comes_through(tmp_path: Path, monk
         capture.learn(ON_THIS_MACHINE)
         while not capture.is_in:
             await settle()
-        there = ("127.0.0.1", capture.listeners[0].address.port)
+        port = capture.listeners[0].address.port
         for _ in range(3):  # somebody looks what this is, as `weir check` does
-            reader, writer = await asyncio.open_connection(*there)
-            writer.write(request(3, 0, 1))
-            with contextlib.suppress(ConnectionError):
-                assert await reader.read() == b""
-            writer.close()
+            async with connected(port) as (reader, writer):
+                writer.write(request(3, 0, 1))
+                with contextlib.suppress(ConnectionError):
+                    assert await reader.read() == b""
         for _ in range(3):
             assert capture.is_in
             with contextlib.suppress(OSError):
-                reader, writer = await asyncio.open_connection(*there, ssl=client, server_hostname="localhost")
-                try:
+                async with connected(port, client) as (reader, _):
                     assert await reader.read() == b""
-                finally:
-                    writer.close()
         while capture.is_in:
             await settle()
         assert "no follower came through" in str(capture.not_ready())

@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from tests.fakes import servers
 from tests.proxy.limited import SINK, fetch, fetched
 from tests.sample_files import lines_in
 from weir.proxy.config.load import parse_config
@@ -44,18 +45,15 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 @asynccontextmanager
 async def serving(limits: str = "") -> AsyncIterator[tuple[Sidecar, int]]:
     """Run a sidecar with these limits before a made-up broker; gives it and the broker's port."""
-    broker = await asyncio.start_server(_answer, "127.0.0.1", 0)
-    port = broker.sockets[0].getsockname()[1]
-    sidecar = Sidecar(parse_config(FILE.format(port=port) + limits), "1")
-    await sidecar.start()
-    try:
-        yield sidecar, port
-    finally:
-        await sidecar.close()
-        broker.close()
-        while Consumer.opened:
-            Consumer.opened.pop().close()
-        await asyncio.sleep(0.01)  # the broker's ends too
+    async with servers.serving(_answer) as (_, port):
+        sidecar = Sidecar(parse_config(FILE.format(port=port) + limits), "1")
+        await sidecar.start()
+        try:
+            yield sidecar, port
+        finally:
+            await sidecar.close()
+            while Consumer.opened:
+                Consumer.opened.pop().close()
 
 
 class Consumer:

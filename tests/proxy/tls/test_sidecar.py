@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.pki import Issued
-from tests.fakes.servers import serving
+from tests.fakes.servers import connected, serving
 from tests.protocol.wire import request, response
 from tests.proxy.limited import SOURCE, produce
 from tests.proxy.tls.securing import BROKER, FOLLOWER, Keys
@@ -124,14 +124,13 @@ async def test_clients_of_one_application_pass_and_are_limited(tmp_path: Path) -
         async with started(text) as sidecar:
             there = address_of(sidecar)
             context = load_client_keys(keys.files(task), checks_name=True).context
-            reader, writer = await asyncio.open_connection(there.host, there.port, ssl=context, server_hostname=BROKER)
-            begin = asyncio.get_running_loop().time()
-            for number in range(2):
-                writer.write(produce(number, 400))
-                async with asyncio.timeout(5):
-                    assert await reader.readexactly(len(response(number))) == response(number)
-            assert asyncio.get_running_loop().time() - begin >= 0.39  # what the first one brought
-            writer.close()
+            async with connected(there.port, context, BROKER) as (reader, writer):
+                begin = asyncio.get_running_loop().time()
+                for number in range(2):
+                    writer.write(produce(number, 400))
+                    async with asyncio.timeout(5):
+                        assert await reader.readexactly(len(response(number))) == response(number)
+                assert asyncio.get_running_loop().time() - begin >= 0.39  # what the first one brought
     assert set(seen) == {"s3.test"}
 
 
@@ -148,9 +147,8 @@ async def test_route_ends_tls_and_begins_it_again(tmp_path: Path, route: str) ->
         async with started(text) as sidecar:
             there = address_of(sidecar)
             context = load_client_keys(keys.files(keys.follower), checks_name=True).context
-            streams = await asyncio.open_connection(there.host, there.port, ssl=context, server_hostname=BROKER)
-            await ask(*streams, 1)
-            streams[1].close()
+            async with connected(there.port, context, BROKER) as streams:
+                await ask(*streams, 1)
             status = await sidecar.shown.status()
             assert status["ready"], status["not_ready"]
             assert (status["routes"][0]["tls"], status["routes"][0]["upstream_tls"]) == ("required", "required")
