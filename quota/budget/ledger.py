@@ -316,7 +316,7 @@ class LinkAccounts:
         rooms = [
             max(0, int(ledger.room_for_due()))
             for ledger, account in self._accounts.items()
-            if account.held_back and ledger.rate is not None
+            if account.held_back and ledger.rate  # at 0 what has begun passes whole
         ]
         return min(rooms, default=math.inf)
 
