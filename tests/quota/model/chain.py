@@ -54,6 +54,9 @@ class Chain:
         self._reasons = 0  # to wait that are not the sidecars'
         self._spells: deque[tuple[float, float]] = deque()  # in which there were some
         self._since = 0.0
+        for sidecar in sidecars:
+            if sidecar.stopped_until > world.now:
+                self.busy_for(sidecar.stopped_until - world.now)
 
     def ask(self, request: FetchRequest) -> None:
         """The follower sends `request`."""

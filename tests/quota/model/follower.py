@@ -175,9 +175,7 @@ class Fetcher(FetcherSession):
     def _append(self, replica: Replica, batches: int, size: int, now: float) -> None:
         log = replica.log
         if replica.synced_at < math.inf:
-            appended_at = log.appended_at[replica.offset - log.first_live]
-            if appended_at >= replica.synced_at:
-                self.took(appended_at, replica)
+            self.took(log.appended_at[replica.offset - log.first_live], replica)
         else:
             replica.caught_up_on += size
         replica.offset += batches

@@ -82,8 +82,7 @@ class Watch:
                     replica.moved_at = now
                 elif replica.synced_at < math.inf:
                     appended_at = log.appended_at[replica.offset - log.first_live]
-                    if appended_at >= max(replica.synced_at, self._disturbed_at):
-                        fetcher.took(appended_at, replica)
+                    fetcher.took(max(appended_at, self._disturbed_at), replica)
                 else:
                     self._compare(fetcher, replica, waits[key], now)
         self.usage.look()
