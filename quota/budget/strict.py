@@ -103,8 +103,10 @@ class StrictQuota(Quota):
             if ready > ledger.clock():
                 return Verdict(False, ready)
         room -= ahead
-        # A batch goes wherever there is any room, or else where nothing but records in sync has passed.
-        beyond = part.batch - 1 if goes_beyond(part.batch, rate) else min(part.batch, ledger.sent_exempt)
+        # A batch goes wherever there is any room and no held back bytes wait for it: a record in sync may be behind
+        # them. Else it goes where nothing but such records has passed.
+        goes = goes_beyond(part.batch, rate) and not ledger.due
+        beyond = part.batch - 1 if goes else min(part.batch, ledger.sent_exempt)
         if part.size <= room + beyond:
             return Verdict(True, ready)
         smallest = min(offer.share, rate * SHORTEST_WAIT_SECONDS)

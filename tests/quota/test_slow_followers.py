@@ -11,6 +11,7 @@ from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from weir.protocol.response_scanner import ScannedTopic
 from weir.quota.budget.ledger import Account, LinkAccounts, StrictLedger
+from weir.quota.budget.quota import Ask, Part
 from weir.quota.fetch.decisions import Forward
 from weir.quota.fetch.link import ReplicaLink
 from weir.quota.figures import LEAST_BYTES, STUCK_SECONDS
@@ -180,6 +181,23 @@ def test_what_is_held_back_as_the_rate_becomes_0_passes() -> None:
     assert link.let_pass(0, 0, 8_000, 0.0) == 8_000
     throttle.ledger.set_rate(0)
     assert link.let_pass(8_000, 0, 50_000, 0.0) == 50_000
+
+
+@pytest.mark.parametrize("due", [0, 200_000])
+def test_large_batch_leaves_room_for_what_is_held_back(due: int) -> None:
+    """It would go beyond the window, and a record in sync may wait behind what a slow follower has not taken yet."""
+    clock = MovedClock()
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS}))
+    (quota,), accounts = throttle.quotas, throttle.link(3).accounts
+    accounts.reserve({throttle.ledger: 500_000})
+    accounts.arrive(500_000)
+    accounts.reserve({throttle.ledger: 300_000})
+    accounts.let_arrive(0, due)
+    clock.move(0.9)
+    ask = Ask(throttle.link(2), 2, 600_000, is_urgent=False, is_live=False, answer_seconds=0.0)
+    verdict = quota.judge(quota.offer(ask, clock.now), Part(600_000, 600_000))
+    assert verdict.fits == (not due)
+    assert verdict.fits or verdict.spend == pytest.approx(LIMIT - 500_000 - due, abs=1)
 
 
 def test_ending_link_corrects_what_an_exception_left_held_back() -> None:
