@@ -152,6 +152,7 @@ class SideState(ABC):
             self.leave_lines(holder)
             for ledger in [quota.ledger for quota in self.quotas]:
                 accounts = [other.accounts.account(ledger) for other in self.holders]
+                ledger.lent_until.pop(holder, None)
                 ledger.recount([one for one in accounts if one is not None])
 
     @abstractmethod

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 
 from weir.quota.figures import (
     CREDIT_SECONDS,
     EPSILON_BYTES,
+    EXPECTED_SECONDS,
     LEAST_BYTES,
     LONGEST_WAIT_SECONDS,
     SHORTEST_WAIT_SECONDS,
@@ -40,10 +41,9 @@ class StrictLedger:
         self._sent_bytes = 0
         self.sent_exempt = 0  # bytes of them, in the last second
         self.reserved = 0  # bytes that were granted, may arrive at any time, and are not known to have arrived
-        self.held_back = 0  # bytes that were granted, and take nothing of the window before more is told
-        self.waiting_links = 0  # how many links have such bytes
-        self.late_links = 0  # how many of them have nothing else
-        self.due = 0  # how many of them go as soon as there is room; up to half of the window is kept for them
+        self.waiting_links = 0  # how many links have bytes that were granted and are held back
+        self.due = 0  # how many bytes of them go as soon as there is room; up to half of the window is kept for them
+        self.lent_until: dict[Hashable, float] = {}  # clock seconds; links of late answers, see `lend`
         self._wanted_until = -math.inf
 
     def set_rate(self, rate: int | None) -> None:
@@ -56,10 +56,10 @@ class StrictLedger:
             self._credit = min(self._credit, rate * CREDIT_SECONDS)
             self._exempt_owed = min(self._exempt_owed, rate * WINDOW_SECONDS)
 
-    @property
-    def _most_kept(self) -> float:
-        """The most credit: more while answers are late, as they take theirs all at once."""
-        return (self.rate or 0) * (WINDOW_SECONDS if self.late_links else CREDIT_SECONDS)
+    def _most_kept(self, now: float) -> float:
+        """Return the most credit: more while answers are late, as they take theirs all at once. It stays a while."""
+        is_lent = self.lent_until and next(reversed(self.lent_until.values())) > now
+        return (self.rate or 0) * (WINDOW_SECONDS if is_lent else CREDIT_SECONDS)
 
     def credit(self) -> float:
         """Return the bytes that the credit allows now; negative while a debt is paid. Needs a rate."""
@@ -114,6 +114,19 @@ class StrictLedger:
             self._credit = min(self._credit, 0.0)
         return self.credit()
 
+    def lend(self, link: Hashable, seconds: float) -> float:
+        """Return the bytes that a link may ask for though its answer will be late, so that nothing is set aside for it.
+
+        All such links together have `seconds` of quota, as all may be answered in one moment, and each an even part:
+        one whose leader is slow keeps its own for long. A link counts for EXPECTED_SECONDS after it has asked.
+        """
+        now, lent = self.clock(), self.lent_until
+        lent.pop(link, None)
+        lent[link] = now + EXPECTED_SECONDS
+        while lent[first := next(iter(lent))] <= now:
+            del lent[first]
+        return (self.rate or 0) * seconds / len(lent)
+
     def keep_wanted(self) -> None:
         """Note that a link has waited for an answer and wants more: it has wanted budget all the time."""
         now = self.clock()
@@ -130,7 +143,7 @@ class StrictLedger:
         self.reserved += more
         taken = more + sent
         if taken < 0:
-            self._credit = min(self._credit - taken, max(self._credit, self._most_kept))
+            self._credit = min(self._credit - taken, max(self._credit, self._most_kept(now)))
         elif self.rate:
             self._credit -= taken
         self._send(now, sent)
@@ -147,9 +160,7 @@ class StrictLedger:
     def recount(self, accounts: Collection[Account]) -> None:
         """Count anew what all open accounts hold: an exception may have left the counts wrong."""
         self.reserved = sum([one.counted for one in accounts])
-        self.held_back = sum([one.held_back for one in accounts])
         self.waiting_links = sum([one.held_back > 0 for one in accounts])
-        self.late_links = sum([one.is_late for one in accounts])
         self.due = sum([one.due for one in accounts])
 
     def _limit(self) -> float:
@@ -172,7 +183,7 @@ class StrictLedger:
             earned = (now - self._credit_at) * self.rate
             paid = min(self._exempt_owed, earned)
             self._exempt_owed -= paid
-            self._credit = min(self._credit + earned - paid, max(self._credit, self._most_kept))
+            self._credit = min(self._credit + earned - paid, max(self._credit, self._most_kept(now)))
         self._credit_at = now
         sent = self._sent
         while sent and sent[0][0] + WINDOW_SECONDS <= now:
@@ -196,11 +207,6 @@ class Account:
         self.unconfirmed = 0  # handed over, and not known to have arrived
         self.arrived = 0  # of an answer that has not passed whole
         self.before = 0  # bytes of the answer that are not the ledger's: they count as arriving first
-
-    @property
-    def is_late(self) -> bool:
-        """Whether nothing of it may arrive."""
-        return not self.counted and self.held_back > 0
 
     def let_arrive(self, most: float, due: float = 0) -> None:
         """Note that at most `most` bytes may arrive from now on, and `due` ones more as soon as there is room."""
@@ -254,14 +260,11 @@ class Account:
         counted = held if held <= self._most else int(self._most)
         change = counted - self.counted
         if counted < held or self.held_back:
-            was_late, was_waiting = self.is_late, self.held_back > 0
-            ledger.held_back += held - counted - self.held_back
-            self.counted, self.held_back = counted, held - counted
+            was_waiting, self.held_back = self.held_back > 0, held - counted
             ledger.due -= self.due
             self.due = int(min(due, self.held_back))
             ledger.due += self.due
             ledger.waiting_links += (self.held_back > 0) - was_waiting
-            ledger.late_links += self.is_late - was_late
         self.counted = counted
         if sent or change:
             ledger.book(change, sent)

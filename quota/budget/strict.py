@@ -54,8 +54,7 @@ class StrictQuota(Quota):
         if ask.answer_seconds > SLOW_SECONDS:
             spend = max(spend, min(rate * min(ask.answer_seconds, SLOWEST_SHARE_SECONDS), fair))
         if ask.is_lent:  # all that is lent may come in one moment
-            most = rate * (SHARE_SECONDS + min(ask.distance, SLOWEST_SHARE_SECONDS))
-            spend = min(spend, most / (ledger.waiting_links + 1), max(0.0, most - ledger.held_back))
+            spend = min(spend, ledger.lend(ask.link, SHARE_SECONDS + min(ask.distance, SLOWEST_SHARE_SECONDS)))
         spend = min(spend, max(ask.most_beside_live, share))
         return Offer(self, now, spend, share, ahead, is_lent=ask.is_lent)
 

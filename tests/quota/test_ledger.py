@@ -6,7 +6,7 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from weir.quota.budget.ledger import Account, LinkAccounts, StrictLedger
-from weir.quota.figures import CREDIT_SECONDS
+from weir.quota.figures import CREDIT_SECONDS, EXPECTED_SECONDS
 
 RATE = 1000
 
@@ -37,16 +37,26 @@ def test_a_second_of_quota_is_saved_while_answers_are_late() -> None:
     """What is granted to them comes at any time, and takes its credit then."""
     clock = MovedClock()
     ledger = StrictLedger(clock, RATE)
-    ledger.late_links = 1
+    ledger.lend("a", 0.1)
     clock.move(2.0)
     assert ledger.credit() == pytest.approx(1000, abs=1)
     ledger.book(800)
     settle(ledger, 800, 800)
     clock.move(0.5)
     assert ledger.credit() == pytest.approx(700, abs=1)
-    ledger.late_links = 0
-    clock.move(1.0)
+    clock.move(EXPECTED_SECONDS)  # nothing was lent meanwhile, so no more is saved
     assert ledger.credit() == pytest.approx(700, abs=1)
+
+
+def test_links_of_late_answers_share_what_is_lent_evenly() -> None:
+    """So one whose leader is slow leaves the others theirs, however long it keeps its own."""
+    ledger = StrictLedger(clock := MovedClock(), RATE)
+    assert ledger.lend("slow", 0.2) == 200
+    assert ledger.lend("fast", 0.2) == 100
+    clock.move(0.6 * EXPECTED_SECONDS)
+    assert ledger.lend("fast", 0.2) == 100
+    clock.move(0.6 * EXPECTED_SECONDS)
+    assert ledger.lend("fast", 0.2) == 200
 
 
 def test_debt_of_an_oversized_batch_stays_until_paid_back() -> None:
@@ -120,7 +130,7 @@ def test_room_is_kept_for_a_slow_link_up_to_half_the_window() -> None:
     account = Account(ledger, math.inf)
     account.reserve(900)
     account.let_arrive(100, 300)  # 800 of it are held back, and 300 of these go as soon as there is room
-    assert (ledger.held_back, ledger.due) == (800, 300)
+    assert (account.held_back, ledger.due) == (800, 300)
     assert ledger.room_for_due() == pytest.approx(940, abs=1)
     assert ledger.room() == pytest.approx(640, abs=1)
     account.let_arrive(100, 800)

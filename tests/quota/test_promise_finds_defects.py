@@ -149,12 +149,6 @@ def reservations_until_asked_again(patch: Patch) -> None:
     patch.setattr(LinkAccounts, "arrive", lambda self, size: None)
 
 
-def lent_and_set_aside(patch: Patch) -> None:
-    """What the leaders' sides hold up is set aside all the same."""
-    let_arrive = LinkAccounts.let_arrive
-    patch.setattr(LinkAccounts, "let_arrive", lambda self, most, due=0: let_arrive(self, most or math.inf, due))
-
-
 def credit_not_given_back(patch: Patch) -> None:
     """What is held back takes nothing of the window, but its credit is gone."""
     book = Account._book
@@ -196,12 +190,6 @@ HONEST = replace(T, pattern=(100_000,), count=400)
 
 MANY = [replace(T, number=number, follower=number % 3) for number in range(12)]
 SLOW: dict[str, object] = {"slow": (50_000, 20_000, 0), "seconds": 30.0, "most_exchanges": 2_000}
-PAIRS = [(leader, follower) for leader in range(3) for follower in range(3) if leader != follower]
-MESH = [
-    replace(T, number=number, leader=leader, follower=follower, pattern=(16_000,), fetcher=number // len(PAIRS))
-    for number, (leader, follower) in enumerate(4 * PAIRS)
-]
-
 DEFECTS: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
     "3": (place_lost_by_each_return, link(3, "both", side(2 * MB, 0, 1), side(MB, 0), T, U, seconds=40.0)),
     "4": (grants_always_last, link(3, "leader", side(5 * MB, 0), side(MB), T, *BACKLOG)),
@@ -225,10 +213,6 @@ DEFECTS: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
     "limits": (limits_not_kept, link(5, "leader", LIMITED, side(MB), T, *BACKLOG[:2])),
     "slow": (reservations_until_asked_again, link(12, "leader", side(MB, 0), side(MB), *MANY, **SLOW)),
     "credit": (credit_not_given_back, link(12, "leader", side(MB, 0), side(MB), *MANY, **SLOW)),
-    "lent": (
-        lent_and_set_aside,
-        link(12, "both", side(MB, 0), side(MB, 0), *MESH, seconds=20.0, most_exchanges=4_000),
-    ),
     "lists": (lists_of_other_brokers, link(5, "leader", LISTED, side(MB), *OTHERS)),
 }
 """By the number of the defect, or what it is of."""
