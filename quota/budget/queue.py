@@ -1,7 +1,7 @@
 """The line of links that want the same budget: urgent ones first, then each replica in turn.
 
-Turns go by bytes and by replica (start-time fair queueing), however many connections a follower has. Bytes are measured
-in turns: so who had a large share while few were in line has had one turn, as everybody since.
+Turns go by bytes and by the broker at the other end (start-time fair queueing), however many connections it has.
+Bytes are measured in turns: so who had a large share while few were in line has had one turn, as everybody since.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Ask(Struct, frozen=True):
 
     link: Hashable
     replica_id: int
-    """The follower's broker id. Turns go by replica, so it does not matter how many connections a follower has."""
+    """The id of the broker at the other end. Turns go by it, so it does not matter how many connections it has."""
     next_batch: int
     """The size in bytes of the next batch of the partition that is next in the link's order; 0 where it is not known.
 

@@ -43,8 +43,13 @@ class LinkPartitions:
 
     @property
     def replica_id(self) -> int:
-        """The id of the follower by which it takes turns, and by which its lag is told."""
+        """The id of the follower by which its lag is told."""
         return STRANGER if self.is_stranger else self.ends.follower
+
+    @property
+    def other_id(self) -> int:
+        """The id of the other broker by which it takes turns: of the follower, on its own side of the leader."""
+        return STRANGER if self.is_stranger else self.ends.other
 
     @property
     def counted_peer(self) -> int:

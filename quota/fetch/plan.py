@@ -94,7 +94,7 @@ def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: f
         answer_seconds = state.distance + SHARE_SECONDS if side.takes_out else 0.0
     ask = Ask(
         state,
-        partitions.replica_id,
+        partitions.other_id,
         next_batch,
         is_urgent,
         is_live,

@@ -124,7 +124,7 @@ class Settlement:
         of_waiting, in_sync = self._of_waiting, self._in_sync
         state.accounts.hand_over(of_waiting)
         for quota, part in fetch.parts.items():
-            quota.line.settle(state.partitions.replica_id, of_waiting.get(quota.ledger, 0) - part.size)
+            quota.line.settle(state.partitions.other_id, of_waiting.get(quota.ledger, 0) - part.size)
         for ledger, size in in_sync.items():
             ledger.charge(size)
         waited_long = bool(state.partitions.queue.waiting) and self._now - fetch.forwarded_at > SLOW_SECONDS

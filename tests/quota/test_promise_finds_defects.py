@@ -161,6 +161,21 @@ def credit_not_given_back(patch: Patch) -> None:
     patch.setattr(Account, "_book", keep)
 
 
+def turns_of_the_follower(patch: Patch) -> None:
+    """On the follower's side all links take turns as one: a small share is a turn, and so is a large batch."""
+    patch.setattr(LinkPartitions, "other_id", LinkPartitions.replica_id)
+
+
+def begun_and_held_back(patch: Patch) -> None:
+    """What has begun is held back though its quota has become 0: no frame can be cut, so what is behind it waits."""
+
+    def room(accounts: LinkAccounts) -> float:
+        held = [ledger for ledger, account in accounts._accounts.items() if account.held_back]
+        return min([max(0, int(ledger.room_for_due())) for ledger in held], default=math.inf)
+
+    patch.setattr(LinkAccounts, "room", room)
+
+
 def link(version: int, hop: str, leader: Side, follower: Side, *partitions: Partition, **more: object) -> Scenario:
     return replace(
         Scenario(version, hop, leader, follower, partitions),  # type: ignore[arg-type]
@@ -188,6 +203,8 @@ OTHERS = [replace(T, number=number) for number in (1, 2)]
 BACKLOG = [Partition(3, number, 0, 0, 0, True, count=20_000) for number in range(30)]
 HONEST = replace(T, pattern=(100_000,), count=400)
 
+UNLIKE = [replace(T, number=0), *[replace(LARGE, number=number, leader=number // 2) for number in (1, 2, 3)]]
+BEHIND_IT = replace(REST, live_every=0.5)
 MANY = [replace(T, number=number, follower=number % 3) for number in range(12)]
 SLOW: dict[str, object] = {"slow": (50_000, 20_000, 0), "seconds": 30.0, "most_exchanges": 2_000}
 DEFECTS: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
@@ -213,6 +230,14 @@ DEFECTS: dict[str, tuple[Callable[[Patch], None], Scenario]] = {
     "limits": (limits_not_kept, link(5, "leader", LIMITED, side(MB), T, *BACKLOG[:2])),
     "slow": (reservations_until_asked_again, link(12, "leader", side(MB, 0), side(MB), *MANY, **SLOW)),
     "credit": (credit_not_given_back, link(12, "leader", side(MB, 0), side(MB), *MANY, **SLOW)),
+    "turns": (
+        turns_of_the_follower,
+        link(3, "follower", side(MB), side(300_000, 0), *UNLIKE, seconds=60.0, most_exchanges=2_000),
+    ),
+    "begun": (
+        begun_and_held_back,
+        link(9, "leader", side(5 * MB, 0), side(MB), T, BEHIND_IT, events=(Event(3.0, "quota", value=0),), **SLOW),
+    ),
     "lists": (lists_of_other_brokers, link(5, "leader", LISTED, side(MB), *OTHERS)),
 }
 """By the number of the defect, or what it is of."""
