@@ -169,7 +169,7 @@ def _forward(
         admit=inclusion(state, fetch) if side.takes_out and may_bring_more else None,
         holds_all=bool(fetch.grants),
     )
-    return Forward(request, expected)
+    return Forward(request, expected, is_granted=side.takes_out and bool(fetch.grants))
 
 
 def inclusion(state: LinkState, fetch: InFlight) -> Admit:

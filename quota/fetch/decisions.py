@@ -15,15 +15,13 @@ class Forward(Struct, frozen=True):
     - Walked are the topics in whose records whole batches are told from cut ones (UTF-8 names; from v13 on ids).
     - The head of the leader's response becomes the follower's, where there are sessions.
     - A true answer may have so many partitions (in a session: all that are in it). None is no bound.
+
+    `is_granted`: on the leader's side, bytes of a quota may come with the answer.
     """
 
     request: FetchRequest
     expected: Expected = Expected()
-
-    @property
-    def is_granted(self) -> bool:
-        """Whether, on the leader's side, bytes of a quota may come with the answer."""
-        return self.expected.admit is not None and self.expected.holds_all
+    is_granted: bool = False
 
 
 class Hold(Struct, frozen=True):
