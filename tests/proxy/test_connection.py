@@ -277,7 +277,7 @@ def test_a_fetch_that_is_held_for_nobody_closes_the_link() -> None:
 
 def test_quota_may_come_only_with_an_answer_nothing_precedes() -> None:
     def grant(asked: object) -> Forward:
-        return Forward(asked, Expected(admit=lambda *_: 0, holds_all=True))  # type: ignore[arg-type]
+        return Forward(asked, Expected(admit=lambda *_: 0), is_granted=True)  # type: ignore[arg-type]
 
     talk = Talk(grant)
     assert talk.core.is_granted is None

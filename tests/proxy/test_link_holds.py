@@ -222,7 +222,7 @@ async def test_held_fetch_is_decided_when_the_answer_before_has_gone() -> None:
     asked = fetch(1, 5, topics=((b"t", ((0, 7, 10),)),))
     answer = fetch_response(1, topics=((b"t", ((0, 9, bytes(400_000)),)),))
     async with relaying() as relay:
-        granted = partial(Forward, expected=Expected(admit=lambda *_: Passing.ALL), is_granted=True)
+        granted = partial(Forward, expected=Expected(admit=lambda *_: Passing.ALL, holds_all=True), is_granted=True)
         relay.throttle.decisions += [granted, Forward]
         client, broker = await relay.connect(asked)
         client.connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**15)
