@@ -47,7 +47,7 @@ CLAIM_SECONDS: Final = 0.5  # how long a claim keeps others waiting if its link 
 
 Also how long a quota's budget is left to a link that waits for the budget of another quota, too.
 """
-MOST_FINISHED: Final = 10_000  # replicas whose last turn is remembered; with more ids than that all are forgotten
+MOST_FINISHED: Final = 10_000  # brokers whose last turn is remembered; with more ids than that all are forgotten
 
 # A fetch
 PROBE_SECONDS: Final = 10.0  # without a true answer, on the follower's side: a probe may bring a batch there

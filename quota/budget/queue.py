@@ -1,4 +1,4 @@
-"""The line of links that want the same budget: urgent ones first, then each replica in turn.
+"""The line of links that want the same budget: urgent ones first, then each broker in turn.
 
 Turns go by bytes and by the broker at the other end (start-time fair queueing), however many connections it has.
 Bytes are measured in turns: so who had a large share while few were in line has had one turn, as everybody since.
@@ -21,9 +21,9 @@ class Claim:
     """One link's place in a line."""
 
     link: Hashable
-    replica: Hashable
+    broker: Hashable
     place: tuple[float, int]
-    """Where its turn begins, in turns (the scale on which every replica gets the same), and when it came."""
+    """Where its turn begins, in turns (the scale on which every broker gets the same), and when it came."""
     size: float = 0.0  # bytes of credit that it waits for
     share: float = 0.0  # bytes that are granted to it
     turns: float = 0.0  # the same in turns
@@ -46,15 +46,15 @@ class BudgetQueue:
         self.claims: dict[Hashable, Claim] = {}  # by link, also those that have lapsed
         self._line: list[Claim] = []  # the same, the next one first
         self.turn_bytes = 1.0  # how much one turn is at present
-        self._finished: dict[Hashable, float] = {}  # by replica: where its last turn ended, in turns
+        self._finished: dict[Hashable, float] = {}  # by broker: where its last turn ended, in turns
         self._reached = 0.0  # where the last turn began, in turns
         self._number = 0
         self._owed = 0.0  # bytes that FLOOR has given to links that are not urgent and they have not had yet
 
-    def ahead_of(self, link: Hashable, *, replica: Hashable = None, is_urgent: bool = False) -> float:
+    def ahead_of(self, link: Hashable, *, broker: Hashable = None, is_urgent: bool = False) -> float:
         """Return the bytes claimed by the links ahead of `link`, or of where it would stand."""
         now, line, own = self._clock(), self._line, self.claims.get(link)
-        place = (self._start_of(link if replica is None else replica), self._number) if own is None else own.place
+        place = (self._start_of(link if broker is None else broker), self._number) if own is None else own.place
         index = bisect_left(line, place, key=_PLACE)
         in_front, behind = line[:index], line[index:]
         if self._has_ranks(is_urgent=is_urgent):
@@ -74,30 +74,30 @@ class BudgetQueue:
         size: float,
         until: float,
         *,
-        replica: Hashable = None,
+        broker: Hashable = None,
         is_urgent: bool = False,
         share: float | None = None,
     ) -> None:
-        """Keep `link`'s place until `until` (clock), or give it one after what its replica waits for already.
+        """Keep `link`'s place until `until` (clock), or give it one after what its broker waits for already.
 
         `share` is what its turn takes in bytes, where that is not `size`.
         """
         claim = self.claims.get(link)
         if claim is None:
-            replica = link if replica is None else replica
-            claim = self.claims[link] = Claim(link, replica, (self._start_of(replica), self._number))
+            broker = link if broker is None else broker
+            claim = self.claims[link] = Claim(link, broker, (self._start_of(broker), self._number))
             insort(self._line, claim, key=_PLACE)
             self._number += 1
         claim.size, claim.share, claim.until = size, size if share is None else share, until
         claim.turns = claim.share / self.turn_bytes
         claim.is_urgent = is_urgent
 
-    def served(self, link: Hashable, size: float, *, is_urgent: bool, replica: Hashable = None) -> None:
+    def served(self, link: Hashable, size: float, *, is_urgent: bool, broker: Hashable = None) -> None:
         """Note that `link` had its turn, with `size` bytes."""
-        replica = link if replica is None else replica
+        broker = link if broker is None else broker
         claim = self.claims.get(link)
         # Counted from where its own turn began: it loses nothing to a link that went first while it was away.
-        start = max(self._reached, self._finished.get(replica, 0.0)) if claim is None else claim.place[0]
+        start = max(self._reached, self._finished.get(broker, 0.0)) if claim is None else claim.place[0]
         if claim is not None:
             self._reached = max(self._reached, start)
         self.leave(link)
@@ -108,16 +108,16 @@ class BudgetQueue:
         if not self.claims or len(self._finished) > MOST_FINISHED:
             self._finished = {}  # nobody waits: nothing had so far counts (or ids are made up)
         else:
-            self._finished[replica] = max(start + size / self.turn_bytes, self._finished.get(replica, 0.0))
+            self._finished[broker] = max(start + size / self.turn_bytes, self._finished.get(broker, 0.0))
         if not is_urgent:
             self._owed = max(0.0, self._owed - size)
         elif any([not other.is_urgent for other in self.claims.values()]):
             self._owed += size * FLOOR / (1 - FLOOR)
 
-    def settle(self, replica: Hashable, more: int) -> None:
+    def settle(self, broker: Hashable, more: int) -> None:
         """Note that a turn brought `more` bytes than it was given, or less where that is negative."""
-        if replica in self._finished:
-            self._finished[replica] += more / self.turn_bytes
+        if broker in self._finished:
+            self._finished[broker] += more / self.turn_bytes
 
     def leave(self, link: Hashable) -> None:
         """Take `link` out of the line."""
@@ -128,10 +128,10 @@ class BudgetQueue:
     def __len__(self) -> int:
         return len(self.claims)
 
-    def _start_of(self, replica: Hashable) -> float:
-        """Return where a replica's next turn begins: after its last one, and after all that it waits for."""
-        start = max(self._reached, self._finished.get(replica, 0.0))
-        return start + sum([claim.turns for claim in self._line if claim.replica == replica])
+    def _start_of(self, broker: Hashable) -> float:
+        """Return where a broker's next turn begins: after its last one, and after all that it waits for."""
+        start = max(self._reached, self._finished.get(broker, 0.0))
+        return start + sum([claim.turns for claim in self._line if claim.broker == broker])
 
     def _has_ranks(self, *, is_urgent: bool = False) -> bool:
         """Whether urgent links go first: not for one turn where the others are owed a whole one."""

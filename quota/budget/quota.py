@@ -28,7 +28,7 @@ class Ask(Struct, frozen=True):
     """What a link wants of its quotas for one fetch."""
 
     link: Hashable
-    replica_id: int
+    broker_id: int
     """The id of the broker at the other end. Turns go by it, so it does not matter how many connections it has."""
     next_batch: int
     """The size in bytes of the next batch of the partition that is next in the link's order; 0 where it is not known.

@@ -42,7 +42,7 @@ class StrictQuota(Quota):
             fair = min(fair, rate * TICK_SECONDS)
         share = min(share, fair)
         turn = max(share, ask.next_batch)
-        ahead = self.line.ahead_of(ask.link, replica=ask.replica_id, is_urgent=ask.is_urgent)
+        ahead = self.line.ahead_of(ask.link, broker=ask.broker_id, is_urgent=ask.is_urgent)
         claim = self.line.claims.get(ask.link) if ahead else None
         # Times of the ledger are compared with a new reading of the clock: it has read it since `now`.
         if claim is not None and claim.size <= MOST_STALE * turn and ledger.credit_at(ahead) > ledger.clock():
@@ -63,7 +63,7 @@ class StrictQuota(Quota):
             ask.link,
             0.0 if ask.is_lent else self._needed(part),
             now + CLAIM_SECONDS,
-            replica=ask.replica_id,
+            broker=ask.broker_id,
             is_urgent=ask.is_urgent,
             share=part.size,
         )

@@ -72,7 +72,7 @@ def _granted(view: FetchView, plan: FetchPlan) -> InFlight:
     """Take the turn, and set aside what is granted."""
     state = view.state
     for quota, part in plan.parts.items():
-        quota.line.served(state, part.size, is_urgent=view.ask.is_urgent, replica=view.ask.replica_id)
+        quota.line.served(state, part.size, is_urgent=view.ask.is_urgent, broker=view.ask.broker_id)
     reserved = {quota.ledger: part.size for quota, part in plan.parts.items() if quota.reserves}
     state.accounts.reserve(reserved)
     if view.ask.is_lent:

@@ -240,11 +240,11 @@ def test_one_replicas_places_are_as_far_apart_as_its_turns() -> None:
     clock = MovedClock()
     turns = BudgetQueue(clock)
     for link in ("a1", "a2"):
-        turns.wait(link, 10, clock.now + 1, replica="a", share=100)
-    turns.wait("b", 10, clock.now + 1, replica="b", share=100)
-    turns.served("a1", 100, is_urgent=False, replica="a")
-    turns.served("b", 100, is_urgent=False, replica="b")
-    turns.wait("b", 10, clock.now + 1, replica="b", share=100)
+        turns.wait(link, 10, clock.now + 1, broker="a", share=100)
+    turns.wait("b", 10, clock.now + 1, broker="b", share=100)
+    turns.served("a1", 100, is_urgent=False, broker="a")
+    turns.served("b", 100, is_urgent=False, broker="b")
+    turns.wait("b", 10, clock.now + 1, broker="b", share=100)
     assert turns.first() == "a2"
 
 
@@ -285,7 +285,7 @@ def test_place_is_lost_though_nobody_waits_any_more() -> None:
     clock = MovedClock()
     line = BudgetQueue(clock)
     for number in range(30):
-        line.wait(number, 10.0, clock.now + 1.0, replica=number, share=10.0)
+        line.wait(number, 10.0, clock.now + 1.0, broker=number, share=10.0)
     clock.move(1.5)
     line.served("other", 10.0, is_urgent=False)
     assert len(line) == 30
@@ -297,7 +297,7 @@ def test_place_is_lost_though_nobody_waits_any_more() -> None:
 def test_ids_that_a_peer_makes_up_take_bounded_memory() -> None:
     """Each of its fetches has another replica id, while somebody else waits all the time."""
     line = BudgetQueue(MovedClock())
-    line.wait("honest", 10, 1e9, replica=1)
+    line.wait("honest", 10, 1e9, broker=1)
     for made_up in range(3 * MOST_FINISHED):
-        line.served("peer", 10, is_urgent=False, replica=2 + made_up)
+        line.served("peer", 10, is_urgent=False, broker=2 + made_up)
     assert len(line._finished) <= MOST_FINISHED + 1
