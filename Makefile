@@ -60,10 +60,10 @@ demo: setup
 	$(BIN)/weir demo
 
 # Tests on brokers mostly wait for bytes that come at a rate, so what only computes runs beside them; and pip needs one
-# core, so the packages of the other Python come meanwhile. Unit tests need no jars: these mostly wait for the network.
+# core, so the packages of the other Python come meanwhile.
 test:
-	$(MAKE) --no-print-directory --jobs=2 .venv/.installed newest-packages
-	$(MAKE) --no-print-directory --jobs=2 unit setup
+	$(MAKE) --no-print-directory --jobs=2 setup newest-packages
+	$(MAKE) --no-print-directory unit
 	$(MAKE) --no-print-directory unit-newest
 	$(MAKE) --no-print-directory --jobs=2 integration beside
 
@@ -109,10 +109,10 @@ long: .venv/.installed
 	$(BIN)/pytest -n 2 --dist loadfile -m "computes and $(OWN)"
 
 # At the lowest priority, so that brokers lose no time. Linux weighs sessions against each other (autogroup), so it is a
-# session of its own: however much of it runs, brokers lose no more. Its output is shown when it has ended.
+# session of its own. Its output is shown when it has ended.
 beside: .venv/.installed
 	@mkdir -p .cache; trap 'kill $$!' INT TERM; \
-	setsid sh -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec nice -n 19 $(MAKE) --jobs=2 --output-sync=target check spark long' >.cache/beside 2>&1 & \
+	setsid sh -c '{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec nice -n 19 $(MAKE) check spark long' >.cache/beside 2>&1 & \
 	wait $$!; status=$$?; cat .cache/beside; exit $$status
 
 INTEGRATION := (integration or long) and not computes and $(OWN)
