@@ -57,7 +57,7 @@ class StrictLedger:
             self._exempt_owed = min(self._exempt_owed, rate * WINDOW_SECONDS)
 
     def _most_kept(self, now: float) -> float:
-        """Return the most credit: more while answers are late, as they take theirs all at once. It stays a while."""
+        """Return the most credit (bytes): more while links are lent some: late answers take theirs at once."""
         is_lent = self.lent_until and next(reversed(self.lent_until.values())) > now
         return (self.rate or 0) * (WINDOW_SECONDS if is_lent else CREDIT_SECONDS)
 
@@ -117,8 +117,9 @@ class StrictLedger:
     def lend(self, link: Hashable, seconds: float) -> float:
         """Return the bytes that a link may ask for though its answer will be late, so that nothing is set aside for it.
 
-        All such links together have `seconds` of quota, as all may be answered in one moment, and each an even part:
-        one whose leader is slow keeps its own for long. A link counts for EXPECTED_SECONDS after it has asked.
+        All such links together have `seconds` of quota, as all may be answered in one moment. Each has an even part, as
+        one whose leader is slow keeps its own for long. A link counts for EXPECTED_SECONDS after it has asked, or until
+        it ends. Example: of 0.2 s of 10 MB/s each of four links may ask for 500 KB.
         """
         now, lent = self.clock(), self.lent_until
         lent.pop(link, None)

@@ -102,8 +102,8 @@ class StrictQuota(Quota):
             if ready > ledger.clock():
                 return Verdict(False, ready)
         room -= ahead
-        # A batch goes wherever there is any room and no held back bytes wait for it: a record in sync may be behind
-        # them. Else it goes where nothing but such records has passed.
+        # A batch goes wherever there is any room. Where bytes that are held back wait for that room, or the batch is
+        # the whole window, it goes only if nothing but records in sync has passed.
         goes = goes_beyond(part.batch, rate) and not ledger.due
         beyond = part.batch - 1 if goes else min(part.batch, ledger.sent_exempt)
         if part.size <= room + beyond:

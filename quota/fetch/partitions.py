@@ -48,7 +48,7 @@ class LinkPartitions:
 
     @property
     def other_id(self) -> int:
-        """The id of the other broker by which it takes turns: of the follower, on its own side of the leader."""
+        """The id of the broker at the other end, by which it takes turns. On a follower's side that is a leader."""
         return STRANGER if self.is_stranger else self.ends.other
 
     @property

@@ -200,6 +200,15 @@ def test_large_batch_leaves_room_for_what_is_held_back(due: int) -> None:
     assert verdict.fits or verdict.spend == pytest.approx(LIMIT - 500_000 - due, abs=1)
 
 
+def test_ended_link_leaves_its_part_of_what_is_lent() -> None:
+    """Else a follower that connects twice a second would soon ask for a tenth."""
+    _, throttle, link, _, _ = asked()
+    assert throttle.ledger.lend(link, 1.0) == RATE
+    assert throttle.ledger.lend(throttle.link(3), 1.0) == RATE / 2
+    link.close()
+    assert throttle.ledger.lend(throttle.link(4), 1.0) == RATE / 2
+
+
 def test_ending_link_corrects_what_an_exception_left_held_back() -> None:
     _, throttle, link, _, _ = asked()
     other = throttle.link(3)
