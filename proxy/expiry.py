@@ -13,8 +13,8 @@ import msgspec
 
 from weir.proxy.config.reader import read_table
 from weir.proxy.config.tables import LeaseTable
+from weir.proxy.layers import FOREVER, Entry, Lease, Path
 from weir.proxy.log import EventLog
-from weir.quota.layers import FOREVER, Entry, Lease, Path
 
 LEASE_KEY: Final = "lease"
 

@@ -17,6 +17,7 @@ from weir.proxy.admin.metrics import ProcessStats
 from weir.proxy.capture.capture import Capture
 from weir.proxy.capture.requirements import CaptureError
 from weir.proxy.cluster.poll_stats import PollStats
+from weir.proxy.cluster.removed_replicas import RemovedReplicas
 from weir.proxy.cluster.view import Takers, Wants
 from weir.proxy.cluster.watch import watch_cluster
 from weir.proxy.cluster_news import BrokerAddresses, ClusterNews
@@ -29,6 +30,7 @@ from weir.proxy.config.throttle import settings_of_sides, wants_brokers, wants_f
 from weir.proxy.expiry import Expiry
 from weir.proxy.export.exporter import Exporter, Sampled, new_exporter
 from weir.proxy.hand_over import Estate, Heir, Inherited
+from weir.proxy.layers import Layer
 from weir.proxy.limits.gate import LinkGate
 from weir.proxy.limits.layers import LimitLayers
 from weir.proxy.limits.shares import LimitShares
@@ -47,8 +49,6 @@ from weir.proxy.tls.live_keys import KeyWatch
 from weir.proxy.tls.results import TlsStats
 from weir.proxy.tls_workers.pool import TlsWorkers
 from weir.proxy.upstream_watch import UpstreamWatch
-from weir.quota.layers import Layer
-from weir.quota.removed_replicas import RemovedReplicas
 from weir.quota.settings import SideName
 from weir.quota.throttle import Throttle
 from weir.quota.topic_names import TopicNames

@@ -22,10 +22,10 @@ from weir.proxy.admin.history import History
 from weir.proxy.admin.page.write import headers, page
 from weir.proxy.config.address import Address
 from weir.proxy.config.reader import ConfigError, shown
+from weir.proxy.layers import HTTP
 from weir.proxy.limits.layers import LimitLayers, limits_in_words
 from weir.proxy.log import EventLog
 from weir.proxy.throttle.table import LayeredThrottle, changes_between
-from weir.quota.layers import HTTP
 
 MAX_BODY_BYTES = 2 << 20
 """A table of 20,000 partitions with four replicas each, whose ids have four digits, takes about 1.1 MB."""

@@ -11,9 +11,9 @@ from weir.proxy.admin.held_up import Facts, Limit, held_up_by
 from weir.proxy.admin.history import Trend
 from weir.proxy.config.reader import struct_fields
 from weir.proxy.config.tables import ThrottleTable
+from weir.proxy.layers import EffectiveThrottle
 from weir.proxy.relay.side import Side
 from weir.quota.fetch.link import ReplicaLink
-from weir.quota.layers import EffectiveThrottle
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ThrottledReplicas
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.expiry import LEASE_KEY, Expiry, read_lease
+from weir.proxy.layers import Lease
 from weir.proxy.log import EventLog
-from weir.quota.layers import Lease
 
 
 class Pause:

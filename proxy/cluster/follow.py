@@ -25,7 +25,7 @@ from weir.proxy.cluster.metadata import every_topic
 from weir.proxy.cluster.poll_stats import PollStats
 from weir.proxy.cluster.view import ToldMoves, Wants
 from weir.proxy.log import EventLog, innermost_frame
-from weir.quota.followed_throttle import FollowedThrottle, Moves
+from weir.proxy.throttle.followed import FollowedThrottle, Moves
 
 ROUND_SECONDS: Final = 1.0
 LISTS_PER_ROUND: Final = 500

@@ -13,7 +13,7 @@ from aiokafka.protocol.admin import DescribeConfigsRequest, ListPartitionReassig
 
 from weir.proxy.cluster.channel import Channel, NotSupported
 from weir.proxy.cluster.kafka_channel import KafkaChannel
-from weir.quota.followed_throttle import LISTS, RATES, Lists, Move
+from weir.proxy.throttle.followed import LISTS, RATES, Lists, Move
 from weir.quota.throttled_replicas import InvalidThrottledReplicas, ThrottledReplicas
 
 _TOPIC, _BROKER = 2, 4  # ConfigResource.Type

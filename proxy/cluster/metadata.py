@@ -20,9 +20,9 @@ from weir.protocol.metadata import (
     encode_metadata_request,
 )
 from weir.proxy.cluster.channel import CLIENT_ID, Channel, NoTopicIds
+from weir.proxy.cluster.removed_replicas import Replicas
 from weir.proxy.cluster.view import Broker, Topic
 from weir.proxy.slices import in_slices
-from weir.quota.removed_replicas import Replicas
 
 _ROWS_PER_SLICE = 100  # topics or partitions, read in about 0.5 ms, for which other connections have to wait
 

@@ -14,9 +14,9 @@ from functools import partial
 from weir.proxy.cluster.channel import NotAnswered, NoTopicIds, NotSupported
 from weir.proxy.cluster.client import MAX_IDLE_RETRY_SECONDS, MAX_RETRY_SECONDS, ClusterClient, Poll
 from weir.proxy.cluster.metadata import describe, names_of_ids
+from weir.proxy.cluster.removed_replicas import RemovedReplicas
 from weir.proxy.cluster.view import NOTHING, ClusterView, InSyncReplicas, Partitions, Topic, Wants
 from weir.proxy.slices import in_slices
-from weir.quota.removed_replicas import RemovedReplicas
 from weir.quota.topic_names import TopicNames, printed_id
 
 IDS_PER_QUESTION = 1000

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from weir.quota.followed_throttle import Moves
-from weir.quota.layers import Layer
-from weir.quota.removed_replicas import Replicas
+from weir.proxy.cluster.removed_replicas import Replicas
+from weir.proxy.layers import Layer
+from weir.proxy.throttle.followed import Moves
 
 InSyncReplicas = Mapping[tuple[bytes, int], frozenset[int]]
 """The ISR by topic (UTF-8) and partition: broker ids."""

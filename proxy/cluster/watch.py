@@ -9,13 +9,13 @@ from typing import Final
 from weir.proxy.cluster.channel import BrokerConnections, Channel, PlainChannel
 from weir.proxy.cluster.client import MAX_RETRY_SECONDS, ClusterClient, Outage
 from weir.proxy.cluster.poll_stats import PollStats
+from weir.proxy.cluster.removed_replicas import RemovedReplicas
 from weir.proxy.cluster.topics import MinIsr, TopicIdPoll, TopicPoll
 from weir.proxy.cluster.view import Takers, Wants
 from weir.proxy.config.address import Address
 from weir.proxy.config.keys import connection_options
 from weir.proxy.config.tables import Config
 from weir.proxy.log import EventLog
-from weir.quota.removed_replicas import RemovedReplicas
 from weir.quota.topic_names import TopicNames
 
 _WITHOUT_ANSWERS: Final = (

@@ -13,7 +13,7 @@ from typing import Any, cast
 from weir.proxy.config.client_limits import ClientLimitTable, check_client_limits, read_client_limits
 from weir.proxy.config.reader import ConfigError, shown
 from weir.proxy.expiry import LEASE_KEY, Setting, handed_over, read_lease
-from weir.quota.layers import (
+from weir.proxy.layers import (
     EVERYTHING,
     FOREVER,
     HTTP,

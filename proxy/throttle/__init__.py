@@ -1,4 +1,1 @@
-"""The `[throttle]` table in force, made of what the file says and what HTTP changed.
-
-It is read, kept and handed to both sides here. The merge of its layers is pure, and belongs in `weir.quota.layers`.
-"""
+"""The throttle in force: the `[throttle]` table, what Kafka's own configurations ask for, and what HTTP changed."""

@@ -18,8 +18,7 @@ from weir.proxy.config.reader import ConfigError, read, read_table, shown, struc
 from weir.proxy.config.tables import Cluster, QuotaTable, ThrottleTable, TopicName, TopicThrottle
 from weir.proxy.config.throttle import check_throttle
 from weir.proxy.expiry import LEASE_KEY, Setting, handed_over, read_lease
-from weir.proxy.slices import in_slices
-from weir.quota.layers import (
+from weir.proxy.layers import (
     EVERYTHING,
     HTTP,
     EffectiveThrottle,
@@ -35,6 +34,7 @@ from weir.quota.layers import (
     merge,
     next_expiry,
 )
+from weir.proxy.slices import in_slices
 from weir.quota.settings import UNTOLD, SideName
 from weir.quota.throttled_replicas import ThrottledReplicas
 

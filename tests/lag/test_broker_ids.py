@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
 from weir.lag.broker_ids import NO_BROKER, BrokerIds
-from weir.quota.removed_replicas import Assignment, RemovedReplicas, Replicas
+from weir.proxy.cluster.removed_replicas import Assignment, RemovedReplicas, Replicas
 from weir.quota.throttle import Throttle
 
 LEADER, FOLLOWER = 1, 2

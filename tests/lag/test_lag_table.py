@@ -11,7 +11,7 @@ from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Follower, Leader, Log
 from weir.lag.asked_topic import Asker
 from weir.lag.tracker import LagTracker
-from weir.quota.removed_replicas import RemovedReplicas
+from weir.proxy.cluster.removed_replicas import RemovedReplicas
 from weir.quota.throttle import Throttle
 
 pytestmark = pytest.mark.long

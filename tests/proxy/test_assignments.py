@@ -13,7 +13,7 @@ from tests.proxy.answered import Answered
 from tests.proxy.loop_gaps import longest_gaps
 from tests.proxy.watched import FOLLOWER, POLL_SECONDS, Watched, events, fields
 from weir.proxy.cluster.metadata import describe
-from weir.quota.removed_replicas import Replicas
+from weir.proxy.cluster.removed_replicas import Replicas
 
 
 def fetched(watched: Watched, *topics: bytes) -> None:

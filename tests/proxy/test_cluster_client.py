@@ -17,8 +17,8 @@ from weir.proxy.cluster.channel import PlainChannel, metadata_version
 from weir.proxy.cluster.client import FIRST_RETRY_SECONDS
 from weir.proxy.cluster.kafka_channel import KafkaChannel
 from weir.proxy.cluster.metadata import describe, names_of_ids
+from weir.proxy.cluster.removed_replicas import Replicas
 from weir.proxy.cluster.view import Broker, ClusterView, Topic
-from weir.quota.removed_replicas import Replicas
 
 
 @pytest_asyncio.fixture

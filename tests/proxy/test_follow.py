@@ -19,7 +19,7 @@ from tests.proxy.watched import LISTS, Following, events, fields, listed, until
 from weir.proxy.cluster import follow
 from weir.proxy.cluster.follow import IDLE_LISTS_PER_ROUND, LISTS_PER_ROUND, TOPICS_SECONDS, ThrottlePoll
 from weir.proxy.log import FAULT_INTERVAL_SECONDS
-from weir.quota.followed_throttle import LISTS_KEPT_SECONDS, NO_RATE, RATE_KEPT_SECONDS, Move
+from weir.proxy.throttle.followed import LISTS_KEPT_SECONDS, NO_RATE, RATE_KEPT_SECONDS, Move
 from weir.quota.settings import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 
 

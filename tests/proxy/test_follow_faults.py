@@ -17,7 +17,7 @@ from tests.fakes.throttle_cluster import (
 from tests.proxy.watched import DEADLINE_SECONDS, LISTS, Following, events, fields, listed, until
 from weir.proxy.cluster import channel
 from weir.proxy.cluster.follow import LISTS_PER_ROUND, TOPICS_SECONDS, ThrottlePoll
-from weir.quota.followed_throttle import RATE_KEPT_SECONDS
+from weir.proxy.throttle.followed import RATE_KEPT_SECONDS
 from weir.quota.settings import LEADER_RATE
 
 

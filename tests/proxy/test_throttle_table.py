@@ -14,8 +14,8 @@ from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, 
 from weir.proxy.config.load import parse_config
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.tables import QuotaTable, ThrottleTable
+from weir.proxy.layers import EffectiveThrottle, Entry, InForce, Layer, Lease, Path
 from weir.proxy.throttle.table import MOST_TOLD, TOPICS_PER_SLICE, LayeredThrottle, changes_between, sides_by_hand
-from weir.quota.layers import EffectiveThrottle, Entry, InForce, Layer, Lease, Path
 from weir.quota.settings import SideName
 from weir.quota.throttled_replicas import ALL_REPLICAS
 

@@ -12,13 +12,13 @@ import pytest
 from tests.fakes.clock import MovedClock
 from tests.fakes.throttle_cluster import ThrottleCluster
 from weir.proxy.cluster.poll_stats import PollStats
+from weir.proxy.cluster.removed_replicas import RemovedReplicas
 from weir.proxy.cluster.view import ClusterView, Takers, Wants
 from weir.proxy.cluster.watch import watch_cluster
 from weir.proxy.config.address import Address
 from weir.proxy.config.load import parse_config
+from weir.proxy.layers import Layer
 from weir.proxy.log import EventLog
-from weir.quota.layers import Layer
-from weir.quota.removed_replicas import RemovedReplicas
 from weir.quota.settings import FOLLOWER_REPLICAS, LEADER_REPLICAS
 from weir.quota.throttle import Throttle
 from weir.quota.topic_names import TopicNames

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.quota.layers import (
+from weir.proxy.layers import (
     EVERYTHING,
     FOREVER,
     SOURCES,

@@ -12,8 +12,8 @@ from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
 from weir.lag.topic_lag import LagRow
 from weir.protocol.fetch_versions import fetch_version
 from weir.protocol.metadata import NO_ID
+from weir.proxy.cluster.removed_replicas import SILENT_SECONDS, Assignment, RemovedReplicas, Replicas
 from weir.quota.fetch.link import ReplicaLink
-from weir.quota.removed_replicas import SILENT_SECONDS, Assignment, RemovedReplicas, Replicas
 from weir.quota.settings import SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS

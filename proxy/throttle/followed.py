@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from weir.quota.layers import Entry, Layer, Path
+from weir.proxy.layers import Entry, Layer, Path
 from weir.quota.settings import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 from weir.quota.throttled_replicas import ThrottledReplicas
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.quota.followed_throttle import LISTS_KEPT_SECONDS, NO_RATE, RATE_KEPT_SECONDS, FollowedThrottle, Move, Moves
-from weir.quota.layers import Layer, Path, Value
+from weir.proxy.layers import Layer, Path, Value
+from weir.proxy.throttle.followed import LISTS_KEPT_SECONDS, NO_RATE, RATE_KEPT_SECONDS, FollowedThrottle, Move, Moves
 from weir.quota.settings import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, LEADER_REPLICAS
 from weir.quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 
