@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import dataclass
 
 from weir.quota.figures import (
     CREDIT_SECONDS,
@@ -193,21 +194,20 @@ class StrictLedger:
             self.sent_exempt -= int(exempt)
 
 
+@dataclass(slots=True, eq=False)
 class Account:
     """What one link holds of a ledger: reserved for the answer to come, or handed over and not known to have come."""
 
-    __slots__ = ("_ledger", "_most", "arrived", "before", "counted", "due", "held_back", "reserved", "unconfirmed")
-
-    def __init__(self, ledger: StrictLedger, most: float) -> None:
-        """At most `most` bytes of it may arrive, until `let_arrive` says something else."""
-        self._ledger = ledger
-        self._most = most
-        self.counted = self.held_back = 0  # of all that is set aside: what takes a part of the window, and the others
-        self.due = 0  # of those held back: what may arrive as soon as there is room
-        self.reserved = 0
-        self.unconfirmed = 0  # handed over, and not known to have arrived
-        self.arrived = 0  # of an answer that has not passed whole
-        self.before = 0  # bytes of the answer that are not the ledger's: they count as arriving first
+    _ledger: StrictLedger
+    _most: float  # bytes of it that may arrive, until `let_arrive` says something else
+    counted: int = 0  # of all that is set aside: what takes a part of the window
+    held_back: int = 0  # the rest of it
+    due: int = 0  # of those held back: what may arrive as soon as there is room
+    reserved: int = 0
+    unconfirmed: int = 0  # handed over, and not known to have arrived
+    arrived: int = 0  # of an answer that has not passed whole
+    before: int = 0  # bytes of the answer that are not the ledger's: they count as arriving first
+    rate: int = 0  # bytes/s at which bytes were set aside last
 
     def let_arrive(self, most: float, due: float = 0) -> None:
         """Note that at most `most` bytes may arrive from now on, and `due` ones more as soon as there is room."""
@@ -217,7 +217,7 @@ class Account:
     def reserve(self, size: int) -> None:
         """Set `size` bytes aside for a request that is about to be forwarded."""
         self.reserved += size
-        self.before = 0
+        self.before, self.rate = 0, self._ledger.rate or 0
         self._book()
 
     def hand_over(self, used: int) -> None:
@@ -316,11 +316,15 @@ class LinkAccounts:
             account.let_arrive(most, due)
 
     def room(self) -> float:
-        """Return how many bytes more there is room for of what is held back; inf where nothing is."""
+        """Return how many bytes more there is room for of what is held back; inf where nothing is.
+
+        What was granted at more than twice the rate of now passes whole: at a rate of 0, or a tenth, records behind it
+        would wait for seconds.
+        """
         rooms = [
             max(0, int(ledger.room_for_due()))
             for ledger, account in self._accounts.items()
-            if account.held_back and ledger.rate  # at 0 what has begun passes whole
+            if account.held_back and 2 * (ledger.rate or 0) >= account.rate
         ]
         return min(rooms, default=math.inf)
 

@@ -175,12 +175,14 @@ def test_accounts_of_several_ledgers_give_what_all_have_room() -> None:
     assert accounts.room() == pytest.approx(min(ledger.room() for ledger in ledgers), abs=1)
 
 
-def test_what_is_held_back_as_the_rate_becomes_0_passes() -> None:
-    """It has begun, and no frame can be cut: whatever is behind it would only wait."""
+@pytest.mark.parametrize(("rate", "passes"), [(0, True), (5_000, True), (RATE // 3, True), (RATE * 2 // 3, False)])
+def test_what_is_held_back_passes_when_the_rate_becomes_far_lower(rate: int, passes: bool) -> None:
+    """It has begun, and no frame can be cut: whatever is behind it would wait for seconds."""
     _, throttle, link, _, _ = asked()
-    assert link.let_pass(0, 0, 8_000, 0.0) == 8_000
-    throttle.ledger.set_rate(0)
-    assert link.let_pass(8_000, 0, 50_000, 0.0) == 50_000
+    throttle.ledger.charge(LIMIT)  # no room is left
+    assert link.let_pass(0, 0, 8_000, 0.0) == 0
+    throttle.ledger.set_rate(rate)
+    assert link.let_pass(0, 0, 50_000, 0.0) == (50_000 if passes else 0)
 
 
 @pytest.mark.parametrize("due", [0, 200_000])
