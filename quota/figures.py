@@ -38,7 +38,6 @@ SLOW_SECONDS: Final = 0.1  # on links with answers slower than this, a share is 
 SLOWEST_SHARE_SECONDS: Final = 0.9  # of quota: the most that a fetch on such a link has, as it may arrive at once
 ROUND_SECONDS: Final = 3.5  # the time in which every link in line has a share, however many there are
 CROWD: Final = 8  # so many links in line are a crowd: they came at once, as after a restart
-MOST_STALE: Final = 2.0  # turns that a link far back may wait for: more was claimed while the line was shorter
 
 # The line
 FLOOR: Final = 0.05  # the part of the granted bytes for what is not the most urgent, so that nothing starves

@@ -11,7 +11,6 @@ from weir.quota.figures import (
     CREDIT_SECONDS,
     CROWD,
     LARGEST_SHARE_SECONDS,
-    MOST_STALE,
     ROUND_SECONDS,
     SHARE_BESIDE_LIVE_SECONDS,
     SHARE_SECONDS,
@@ -41,11 +40,10 @@ class StrictQuota(Quota):
         if ask.is_first and waiting >= CROWD:
             fair = min(fair, rate * TICK_SECONDS)
         share = min(share, fair)
-        turn = max(share, ask.next_batch)
         ahead = self.line.ahead_of(ask.link, broker=ask.broker_id, is_urgent=ask.is_urgent)
         claim = self.line.claims.get(ask.link) if ahead else None
         # Times of the ledger are compared with a new reading of the clock: it has read it since `now`.
-        if claim is not None and claim.size <= MOST_STALE * turn and ledger.credit_at(ahead) > ledger.clock():
+        if claim is not None and ledger.credit_at(ahead) > ledger.clock():
             claimed = Part(int(claim.share), 0)
             return Offer(self, ledger.credit_at(claim.size + ahead), ahead=ahead, claimed=claimed)
         # A fetch that comes late takes along what has gathered meanwhile, within bounds: else a burst would repeat each

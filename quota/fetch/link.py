@@ -90,11 +90,10 @@ class ReplicaLink(LinkState):
         accounts = self.accounts
         if arrived:
             self.moved_at = self.throttle.clock()
-            counted = min(arrived, self.written_off)
-            self.written_off -= counted
-            accounts.arrive(arrived - counted)
+            accounts.arrive(arrived)
         self.on_way = on_way
-        on_way -= self.written_off
+        if self._is_stuck(self.throttle.clock()):
+            on_way = 0  # it counts as sent when it arrives
         accounts.let_arrive(on_way)
         size = min(most, accounts.room()) if most else 0
         if size < most and waited >= accounts.longest_wait():
@@ -119,17 +118,19 @@ class ReplicaLink(LinkState):
         yield from Settlement(self, fetch, head).steps(topics)
         self.in_flight = None
 
+    def _is_stuck(self, now: float) -> bool:
+        """Whether the follower has not taken anything for long, nor asked."""
+        fetch = self.in_flight
+        return now - max(self.moved_at, -math.inf if fetch is None else fetch.forwarded_at) >= STUCK_SECONDS
+
     def release_if_stuck(self) -> None:
-        """Count as sent what a stuck peer has not taken: others get the budget before its connection is closed."""
+        """Give back what a stuck peer does not take: others get the budget before its connection is closed."""
         now = self.throttle.clock()
         is_slow = self.on_way < math.inf
-        if now - self.moved_at >= STUCK_SECONDS:
-            if is_slow:
-                self.accounts.arrive(int(self.on_way) - self.written_off)
-                self.written_off = int(self.on_way)
-                self.accounts.let_arrive(0)
-            else:
-                self.accounts.confirm()
+        if is_slow and self._is_stuck(now):
+            self.accounts.let_arrive(0)
+        elif not is_slow and now - self.moved_at >= STUCK_SECONDS:
+            self.accounts.confirm()
         fetch = self.in_flight
         if fetch is None or (is_slow and fetch.answer_began_at is not None):
             return
@@ -163,7 +164,7 @@ class ReplicaLink(LinkState):
         """Take a request in. Returns the answer to it where it does not fit its session, else None."""
         # the follower asks again only after it has appended the last answer: that one has arrived
         self.accounts.confirm(let_arrive=True)
-        self.on_way, self.written_off = math.inf, 0
+        self.on_way = math.inf
         partitions, sessions, version = self.partitions, self.sessions, request.header.api_version
         if request.replica_id != partitions.ends.follower:
             partitions.claimed_by(request.replica_id)

@@ -235,4 +235,3 @@ class LinkState:
         self.moved_at = -math.inf  # when the follower was last seen to take a part of an answer, or all of it
         self.on_way = math.inf
         """Bytes that may be on their way to a slow follower, as last told; inf where it is not known to be slow."""
-        self.written_off = 0  # bytes of these that count as sent, as the follower did not take them for long

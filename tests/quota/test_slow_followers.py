@@ -163,6 +163,22 @@ def test_follower_that_always_takes_a_little_is_not_stuck() -> None:
     assert throttle.ledger.reserved == 0
 
 
+def test_what_a_stuck_follower_has_on_its_way_is_free_for_others_and_counts_when_it_arrives() -> None:
+    clock, throttle, link, _, reserved = asked()
+    ledger = throttle.ledger
+    link.answer_begins(reserved)
+    clock.move(1.1)  # the window is empty
+    assert link.let_pass(0, 0, 8_000, 0.0) == 8_000
+    before = ledger.room()
+    clock.move(STUCK_SECONDS)
+    throttle.release_stuck()
+    assert ledger.room() == before + 8_000
+    assert link.let_pass(0, 8_000, 0, 0.0) == 0
+    assert ledger.room() == before + 8_000, "a look takes it back"
+    link.let_pass(8_000, 0, 0, 0.0)
+    assert ledger.room() == before
+
+
 def test_accounts_of_several_ledgers_give_what_all_have_room() -> None:
     clock = MovedClock()
     ledgers = [StrictLedger(clock, RATE), StrictLedger(clock, RATE // 10)]
