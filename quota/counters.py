@@ -151,7 +151,6 @@ class ThrottleStats:
     full_fetches_received: int = 0
     """From v7 on: followers' fetches that list every partition. In the steady state there are none."""
     full_fetches_sent: int = 0  # fetches that weir sends to leaders and that list every partition
-    sessions_evicted: int = 0  # followers' fetch sessions that gave way to another one (KIP-227)
     would_leave_out: Counter[str] = field(default_factory=Counter)
     """By quota, of those that only observe: partitions with records that it would have left out."""
     interval: IntervalCounts | None = None  # what is counted for the next sample; None while no samples are taken

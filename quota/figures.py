@@ -64,7 +64,6 @@ RANK_SECONDS: Final = 0.5  # how long a ranking is kept: one of thousands of par
 MOST_OFFERED: Final = 16  # how many partitions a fetch offers to a leader's side that has quotas of its own
 HELD_BYTES: Final = int(0.9 * MOST_HELD)  # granted in an answer that loses its tails: there is more in it than grants
 ABSENT_SECONDS: Final = 15.0  # how long an absent partition is remembered: longer than a hop leaves one out
-SESSION_EVICTION_SECONDS: Final = 120.0  # min.incremental.fetch.session.eviction.ms
 MOST_TOPICS: Final = 100_000  # whose bytes are counted one by one, and whose names are known by their ids
 MOST_PARTITIONS: Final = 200_000  # of one follower on one connection; Kafka recommends no more in a whole cluster
 

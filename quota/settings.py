@@ -79,11 +79,6 @@ class ThrottleSettings:
     window_size_seconds: int = 1
     replica_lag_time_max_ms: int = 30_000
     response_max_bytes: int | None = None
-    session_slots: int = 1_000
-    """The most fetch sessions kept for followers (v7+), as max.incremental.fetch.session.cache.slots.
-
-    A follower without a session sends full fetches.
-    """
 
     @property
     def throttles(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from typing import cast
 
 from weir.quota.budget.kip73 import Kip73Quota
@@ -67,7 +67,8 @@ class SideQuotas:
                 listed[topic.encode()] = EVERY_PARTITION
             elif partitions:
                 listed[topic.encode()] = partitions
-        anywhere = _union(listed.values())
+        every = EVERY_PARTITION in listed.values()
+        anywhere = EVERY_PARTITION if every else frozenset[int]().union(*listed.values())
         # together, so that an error in the midst of it leaves what was in force
         previous, self.settings, self.listed, self._listed_anywhere = self.settings, settings, listed, anywhere
         had_reassigned = self.has_reassigned
@@ -142,7 +143,8 @@ class SideQuotas:
 
     def coverage(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> TopicCoverage:
         """Return each quota with those of a topic's partitions that belong to it on a link. None: no name is known."""
-        return tuple([(quota, quota.covers(topic, topic_id, ends)) for quota in self.quotas if quota.is_for(ends)])
+        own = [quota for quota in self.quotas if quota.shared_for in (None, ends.follower)]
+        return tuple([(quota, quota.covers(topic, topic_id, ends)) for quota in own])
 
     def throttled_partitions(self, coverage: TopicCoverage) -> Container[int]:
         """Return the partitions of a topic that any quota may hold back."""
@@ -227,12 +229,3 @@ class SideQuotas:
     def _facts_changed(self) -> None:
         if len(self.quotas) > 1:
             self.generation += 1
-
-
-def _union(parts: Iterable[Partitions]) -> Partitions:
-    union: set[int] = set()
-    for part in parts:
-        if isinstance(part, range):
-            return EVERY_PARTITION
-        union |= part
-    return frozenset(union)

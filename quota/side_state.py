@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Literal, Protocol
+from zlib import crc32
 
 from weir.lag.broker_ids import NO_BROKER, BrokerIds
 from weir.lag.tracker import LagTracker
+from weir.protocol.fetch_session import next_epoch
+from weir.protocol.fetch_versions import MAX_INT32
 from weir.quota.budget.ledger import LinkAccounts, StrictLedger
 from weir.quota.budget.quota import Quota
 from weir.quota.counters import CountedQuota, IntervalCounts, ThrottleStats
@@ -30,7 +32,7 @@ class SideLink(Hashable, Protocol):
         """Count as sent what a stuck peer does not take."""
 
 
-class SideState(ABC):
+class SideState:
     """One side's throttle without its links. One event loop owns it.
 
     After `configure` and each change of what the cluster says, the owner plans every held request again.
@@ -61,6 +63,9 @@ class SideState(ABC):
         self.holders: set[SideLink] = set()
         self._stranger_partitions: dict[SideLink, int] = {}
         self._released_stuck_at = -math.inf
+        # Each sidecar begins at another id. Where one passes all fetches of a connection from some point on, the next
+        # hop must not take their session id for one of its own, which has other partitions.
+        self._last_session_id = crc32(f"{side} {broker_id}".encode()) & MAX_INT32
         self.in_force_since: float | None = None  # since when it has a rate and a listed replica here, or another quota
         self._in_sync_replicas: Mapping[tuple[bytes, int], frozenset[int]] = {}
         self.under_min_isr: frozenset[tuple[bytes, int]] = frozenset()
@@ -155,9 +160,10 @@ class SideState(ABC):
                 ledger.lent_until.pop(holder, None)
                 ledger.recount([one for one in accounts if one is not None])
 
-    @abstractmethod
-    def open_session(self, size: int) -> int:
-        """Return the id of a new fetch session for `size` partitions; NO_SESSION when all slots are taken."""
+    def new_session_id(self) -> int:
+        """Return the id of a new fetch session with a follower."""
+        self._last_session_id = next_epoch(self._last_session_id)
+        return self._last_session_id
 
     def leave_lines(self, link: Hashable) -> None:
         """Take a link out of every line."""

@@ -6,13 +6,10 @@ from collections.abc import Iterator
 from itertools import islice
 from math import inf
 from typing import cast
-from zlib import crc32
 
-from weir.protocol.fetch_session import NO_SESSION, next_epoch
-from weir.protocol.fetch_versions import MAX_INT32
+from weir.protocol.fetch_session import NO_SESSION
 from weir.protocol.steps import PER_STEP
 from weir.quota.fetch.link import ReplicaLink
-from weir.quota.figures import SESSION_EVICTION_SECONDS
 from weir.quota.settings import Clock, SideName, ThrottleSettings
 from weir.quota.side_state import SideLink, SideState
 from weir.quota.topic_names import TopicNames
@@ -30,10 +27,7 @@ class Throttle(SideState):
         topic_names: TopicNames | None = None,
     ) -> None:
         super().__init__(side, broker_id, clock, settings, topic_names)
-        # Each sidecar begins at another id. Where one passes all fetches of a connection from some point on, the next
-        # hop must not take their session id for one of its own, which has other partitions.
         self._silent_since: dict[int, float] = {}  # the last fetch of replicas whose last connection has ended
-        self._last_session_id = crc32(f"{side} {broker_id}".encode()) & MAX_INT32
 
     @property
     def links(self) -> set[ReplicaLink]:
@@ -98,25 +92,3 @@ class Throttle(SideState):
     def open_sessions(self) -> int:
         """How many fetch sessions are kept for followers."""
         return sum(link.sessions.follower.id != NO_SESSION for link in self.links)
-
-    def open_session(self, size: int) -> int:
-        if self.open_sessions >= self.settings.session_slots and not self._evict_session(size):
-            return NO_SESSION
-        self._last_session_id = next_epoch(self._last_session_id)
-        return self._last_session_id
-
-    def _evict_session(self, size: int) -> bool:
-        """Free a slot as brokers do (KIP-227): of the session unused for longest, or of an old one that is smaller."""
-        sessions = [link for link in self.links if link.sessions.follower.id != NO_SESSION]
-        if not sessions:
-            return False
-        before = self.clock() - SESSION_EVICTION_SECONDS
-        victim = min(sessions, key=lambda link: link.partitions.asker.at)
-        if victim.partitions.asker.at >= before:
-            old = [link for link in sessions if link.sessions.opened_at < before and link.partitions.count < size]
-            if not old:
-                return False
-            victim = min(old, key=lambda link: link.partitions.count)
-        victim.sessions.follower.end()  # its follower is told at its next fetch, and begins anew
-        self.stats.sessions_evicted += 1
-        return True

@@ -239,11 +239,6 @@ def _rate_families(sides: Sequence[Side]) -> Iterator[Family]:
     yield of.gauge(
         "weir_fetch_sessions", "Fetch sessions kept for followers.", lambda side: side.throttle.open_sessions
     )
-    yield of.counter(
-        "weir_fetch_session_evictions",
-        "Fetch sessions of followers that gave way to another follower's (KIP-227).",
-        lambda side: side.throttle.stats.sessions_evicted,
-    )
     yield of.gauge(
         "weir_replica_lag_messages_sum",
         "Messages behind the high watermark, over all replicas.",

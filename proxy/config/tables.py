@@ -185,15 +185,9 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fetch(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds on fetches and their sessions.
-
-    - `response_max_bytes`: KIP-74's bound on what one replica fetch returns; None leaves it to the follower.
-    - `session_cache_slots`: how many fetch sessions each side keeps for followers, as Kafka's
-      max.incremental.fetch.session.cache.slots.
-    """
+    """`response_max_bytes`: KIP-74's bound on what one replica fetch returns; None leaves it to the follower."""
 
     response_max_bytes: PositiveInt | None = None
-    session_cache_slots: PositiveInt = 1_000
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

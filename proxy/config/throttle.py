@@ -98,7 +98,6 @@ def _settings(config: Config, table: ThrottleTable, side: SideName, followers: C
         window_size_seconds=config.quota.window_size_seconds,
         replica_lag_time_max_ms=config.quota.replica_lag_time_max_ms,
         response_max_bytes=config.fetch.response_max_bytes,
-        session_slots=config.fetch.session_cache_slots,
     )
 
 

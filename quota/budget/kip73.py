@@ -31,13 +31,9 @@ class Kip73Quota(Quota):
     def offer(self, ask: Ask, now: float) -> Offer:
         """Offer what the quota allows in the time of one sample: KIP-73's samples work only if answers are smaller."""
         if self.is_exceeded(now):
-            return Offer(self, self._retry_at(now))
+            falls_at = self.measured.falls_to(self.rate) if self.rate else math.inf
+            return Offer(self, min(max(falls_at, now + LOOK_SECONDS), now + WINDOW_SECONDS))
         return Offer(self, now, math.inf if self.rate is None else self.rate * self.measured.window_seconds)
 
     def judge(self, offer: Offer, part: Part) -> Verdict:
         return Verdict(True, offer.ready)
-
-    def _retry_at(self, now: float) -> float:
-        """Return when the quota may be exceeded no longer (clock seconds): in 0.1 s at the earliest, 1.0 at most."""
-        falls_at = self.measured.falls_to(self.rate) if self.rate else math.inf
-        return min(max(falls_at, now + LOOK_SECONDS), now + WINDOW_SECONDS)

@@ -95,10 +95,6 @@ class Quota(ABC):
         self.shared_for: int | None = None
         """The only follower whose links it covers, where it is kept together with other sidecars; None: any."""
 
-    def is_for(self, ends: Ends) -> bool:
-        """Whether it can cover anything on a link: a side has such a quota for each follower."""
-        return self.shared_for is None or self.shared_for == ends.follower
-
     @property
     def rate(self) -> int | None:
         """Bytes/s; None limits nothing, 0 lets nothing through."""

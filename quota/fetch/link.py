@@ -152,7 +152,7 @@ class ReplicaLink(LinkState):
             if fetch is not None and (not fetch.parts or (is_over and not self.throttle.takes_out)):
                 self.settle(came, _BROKEN_OFF)
             self.in_flight = None
-            self.partitions.close()
+            self.partitions.asker.close()
         finally:
             self.throttle.drop(self)
 
@@ -169,7 +169,7 @@ class ReplicaLink(LinkState):
         if request.replica_id != partitions.ends.follower:
             partitions.claimed_by(request.replica_id)
         is_other_version = version != sessions.row.api_version
-        error_code = sessions.enter(request, self.throttle, now, is_stranger=partitions.is_stranger)
+        error_code = sessions.enter(request, self.throttle)
         if is_other_version and partitions.topics:  # entries kept have another layout, so the session can't go on
             yield from partitions.forget_all()
             if sessions.is_incremental:

@@ -95,13 +95,9 @@ class LinkPartitions:
 
     def forget_all(self) -> Steps[None]:
         """Begin with nothing: what is kept has the layout of another version. Done in steps."""
-        self.close()
+        self.asker.close()
         self.asker = self.side.lag.asker()
         yield from self.free()
-
-    def close(self) -> None:
-        """The connection has ended."""
-        self.asker.close()
 
     def free(self) -> Steps[None]:
         """Drop all partitions a few at a time: topics and partitions refer to each other."""
@@ -114,7 +110,7 @@ class LinkPartitions:
         while topics:
             _, topic = topics.popitem()
             freed = 1 + len(topic.partitions)
-            topic.let_go()
+            topic.partitions, topic.absent, topic.behind = {}, {}, {}
             if work.is_enough(freed):
                 yield
 

@@ -7,7 +7,6 @@ whole batch as soon as it came first.) So neither side sends a full fetch in the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Final
 
@@ -45,7 +44,6 @@ class FetchSessions:
         self.touched: dict[ReplicaPartition, None] = {}
         self.is_asked_for_offsets = False
         """Whether an earlier hop asked for partitions with 0 bytes (its offset probe) and was not answered yet."""
-        self.opened_at = -math.inf  # the follower's session, in clock seconds
         self.row = fetch_version(0)  # of the last request
         self.is_incremental = False  # whether the request under way lists only what changed
 
@@ -63,11 +61,8 @@ class FetchSessions:
         if replica.entry:
             self.touched[replica] = None
 
-    def enter(self, request: FetchRequest, side: SideState, now: float, *, is_stranger: bool) -> int:
-        """Take in a request's session fields. Returns 0, or the error code to answer it with.
-
-        Strangers have no session: they could take all slots.
-        """
+    def enter(self, request: FetchRequest, side: SideState) -> int:
+        """Take in a request's session fields. Returns 0, or the error code to answer it with."""
         changes_names = fetch_version(request.header.api_version).names_topics_by_id != self.row.names_topics_by_id
         if self.row.api_version != request.header.api_version:
             self.row = fetch_version(request.header.api_version)
@@ -77,13 +72,11 @@ class FetchSessions:
         if self.is_incremental:
             return self.follower.take(request.session_id, request.session_epoch, changes_names=changes_names)
         side.stats.full_fetches_received += not is_raft(request)
-        keeps_slot = self.follower.id
+        session_id = self.follower.id
         self.follower.end()
         self.leader.begin_anew()
-        begins = request.session_epoch == INITIAL_EPOCH and not is_stranger
-        if begins and (session_id := keeps_slot or side.open_session(_count(request))):
-            self.opened_at = self.opened_at if keeps_slot else now
-            self.follower.begin(session_id)
+        if request.session_epoch == INITIAL_EPOCH:
+            self.follower.begin(session_id or side.new_session_id())
         return 0
 
     def head_patch(self, *, leaves_out: bool = False) -> Callable[[ResponseHead], ResponseHead] | None:
@@ -104,11 +97,6 @@ class FetchSessions:
             return head._replace(session_id=session_id, throttle_time_ms=throttle_time_ms)
 
         return patch
-
-
-def _count(request: FetchRequest) -> int:
-    """How many partitions a request lists."""
-    return sum([len(topic.entries) // topic.stride for topic in request.topics if topic.entries])
 
 
 def is_raft(request: FetchRequest) -> bool:

@@ -132,10 +132,6 @@ class ReplicaTopic:
     batches: BatchSizes = field(default_factory=BatchSizes)  # of the topic as a whole
     made_up: tuple[int, bytes] | None = None  # version and entries of all behind, kept while they stay the same
 
-    def let_go(self) -> None:
-        """Drop every partition: nobody asks for the topic on this link any more."""
-        self.partitions, self.absent, self.behind = {}, {}, {}
-
     def made_up_entries(self, api_version: int, behind: Collection[ReplicaPartition]) -> bytes:
         """Encode an empty response entry for each of `behind`: no records, and the last high watermark.
 

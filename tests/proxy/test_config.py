@@ -43,7 +43,6 @@ replica_lag_time_max_ms = 30000
 
 [fetch]
 response_max_bytes = 10485760
-session_cache_slots = 7
 
 [export]
 interval_seconds = 5
@@ -126,7 +125,7 @@ def test_config_absent_optional_tables_have_documented_defaults() -> None:
     assert (config.quota.policy, config.quota.window_num, config.quota.window_size_seconds) == ("strict", 11, 1)
     assert config.quota.order == "urgent-first"
     assert config.quota.replica_lag_time_max_ms == 30000
-    assert (config.fetch.response_max_bytes, config.fetch.session_cache_slots) == (None, 1000)
+    assert config.fetch.response_max_bytes is None
     assert config.limits.fetch_request_max_bytes == 16777216
     assert (config.limits.drain_seconds, config.limits.connect_timeout_seconds) == (10.0, 5.0)
     assert config.export is None
@@ -158,7 +157,6 @@ def test_config_settings_of_a_side_are_that_sides() -> None:
         window_size_seconds=2,
         replica_lag_time_max_ms=40000,
         response_max_bytes=10485760,
-        session_slots=7,
     )
     assert settings_of_sides(config, config.throttle)["leader"] == leader
     assert settings_of_sides(config, config.throttle)["follower"] == replace(

@@ -71,8 +71,7 @@ def busy_sides() -> list[Side]:
     leader.throttle.stats.partitions_left_out = 12
     leader.throttle.stats.full_fetches_received = 15
     leader.throttle.stats.full_fetches_sent = 16
-    leader.throttle.stats.sessions_evicted = 17
-    leader.throttle.link(2).sessions.follower.begin(leader.throttle.open_session(1))
+    leader.throttle.link(2).sessions.follower.begin(leader.throttle.new_session_id())
     asker = leader.throttle.lag.asker()
     asker.fetched(1000.0)
     lag = asker.topic(2, b"orders")
@@ -129,7 +128,6 @@ async def test_metrics_promised_names_have_their_kind_and_labels() -> None:
         ("weir_replication_bytes_total", {"side": "leader", "peer": "2", "throttled": "false"}, 40),
         ("weir_replication_bytes_total", {"side": "leader", "peer": "other", "throttled": "false"}, 50),
         ("weir_links_of_other_peers_total", {"side": "leader"}, 2),
-        ("weir_fetch_session_evictions_total", {"side": "leader"}, 17),
         ("weir_passthrough_total", {"side": "leader", "reason": "not_a_replica"}, 0),
         ("weir_cut_bytes_total", {"side": "leader"}, 11),
         ("weir_partition_bytes_total", {"side": "leader", "topic": "orders", "partition": "7"}, 340),

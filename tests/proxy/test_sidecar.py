@@ -239,7 +239,7 @@ async def test_sidecar_reload_applies_what_it_can_and_names_the_rest(
             [quota]
             policy = "kip73"
             [fetch]
-            session_cache_slots = 3
+            response_max_bytes = 3
             [limits]
             connect_timeout_seconds = 1.5
             fetch_request_max_bytes = 1000
@@ -250,7 +250,7 @@ async def test_sidecar_reload_applies_what_it_can_and_names_the_rest(
         )
         weir.sidecar.reload(changed)
         leader = weir.sidecar.sides[0].throttle
-        assert (leader.settings.rate, leader.settings.policy, leader.settings.session_slots) == (6, "kip73", 3)
+        assert (leader.settings.rate, leader.settings.policy, leader.settings.response_max_bytes) == (6, "kip73", 3)
         relay = weir.sidecar._by_name["leader"]
         assert (relay.connect_seconds, relay.fetch_size_limit) == (1.5, 1000)
         assert {relay.fetch_memory.limit for relay in weir.sidecar._by_name.values()} == {DEFAULT_FETCH_MEMORY}

@@ -324,15 +324,6 @@ def test_full_fetches_and_sessions_are_counted() -> None:
     assert throttle.open_sessions == 0
 
 
-def test_sessions_beyond_the_slots_are_not_opened() -> None:
-    settings = ThrottleSettings(rate=MB, replicas={"t": ALL_REPLICAS}, session_slots=0)
-    made = cluster(MB, settings=settings, in_sync=0)
-    head, _ = made.follower.fetch()
-    assert head.session_id == 0
-    assert not made.leader.sessions
-    assert not made.follower.errors
-
-
 def test_only_granted_batches_come_with_a_probe_that_goes_along() -> None:
     settings = ThrottleSettings(rate=5 * MB, replicas={"t": ALL_REPLICAS}, order="round-robin")
     made = cluster(5 * MB, in_sync=0, settings=settings)

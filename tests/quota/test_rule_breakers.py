@@ -12,7 +12,6 @@ from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.request_topics import RequestTopic
 from weir.quota.fetch.decisions import Forward, Hold
 from weir.quota.fetch.link import ReplicaLink
-from weir.quota.figures import SESSION_EVICTION_SECONDS
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
@@ -194,28 +193,6 @@ def take_turns(
             next_at[index] = max(decision.until, now + 0.0005)
         else:
             next_at[index], asked_at[index] = now + 0.004, -1.0
-
-
-def test_unused_sessions_give_way_to_a_follower_in_need() -> None:
-    clock = MovedClock()
-    side = throttle(clock, session_slots=2)
-    leader = Leader({(b"t", 0): Log([])})
-    idle = [
-        SessionFollower(clock, Hop(clock, side.link(n), SessionLeader(clock, leader)), {(b"t", 0): 0}) for n in (8, 9)
-    ]
-    for one in idle:
-        one.fetch()
-    follower = SessionFollower(clock, Hop(clock, side.link(2), SessionLeader(clock, leader)), {(b"t", 0): 0})
-    follower.run(5)
-    assert follower.epoch == 0
-    clock.move(SESSION_EVICTION_SECONDS)
-    follower.run(5)
-    assert follower.epoch > 1
-    assert side.stats.sessions_evicted == 1
-    assert side.open_sessions == 2
-    for one in idle:
-        one.run(2)  # the one that lost its slot begins anew
-    assert not any(one.refused for one in idle)
 
 
 @pytest.mark.parametrize("versions", [(3, 12), (12, 3), (7, 9), (9, 7), (0, 6), (5, 7)])

@@ -86,7 +86,7 @@ def test_what_strangers_in_sync_fetch_does_not_count_in_a_quota() -> None:
     assert side.stats.replication_bytes[NO_BROKER, True] > 2 * MB
 
 
-def test_a_stranger_has_no_session_and_its_lag_is_not_told() -> None:
+def test_a_stranger_is_throttled_in_a_session_and_its_lag_is_not_told() -> None:
     clock = MovedClock()
     side = throttle(clock)
     logs = {(b"t", p): Log([BATCH] * 2000) for p in range(4)}
@@ -94,7 +94,7 @@ def test_a_stranger_has_no_session_and_its_lag_is_not_told() -> None:
     hop = Hop(clock, link, SessionLeader(clock, Leader(logs)))
     follower = SessionFollower(clock, hop, dict.fromkeys(logs, 0), 12)
     follower.run(2.0)
-    assert link.sessions.follower.id == NO_SESSION
+    assert link.sessions.follower.id != NO_SESSION
     assert not follower.refused
     assert 1.0 * MB <= sum(size for _, size in follower.received) <= 2.1 * MB + BATCH
     assert list(side.lag.rows()) == []

@@ -93,7 +93,6 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
     yield replace(scenario, bandwidth=plain.bandwidth)
     yield replace(scenario, latency=plain.latency)
     yield replace(scenario, leader_slots=plain.leader_slots)
-    yield replace(scenario, sidecar_slots=plain.sidecar_slots)
     yield replace(scenario, names_known_after=plain.names_known_after)
     yield replace(
         scenario,

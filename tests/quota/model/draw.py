@@ -71,6 +71,9 @@ def _any(choose: Chooser, depth: int) -> Scenario:
     seconds = choose.pick((8.0, 15.0, 25.0, 40.0))
     events = tuple(sorted((_event(choose, seconds) for _ in range(_few(choose))), key=lambda event: event.at))
     rogues = (choose.pick(ROGUES),) if choose.chance(15) else ()
+    bandwidth, latency = choose.pick((100 * MB, 20 * MB, 500 * MB)), choose.pick((0.0005, 0.0001, 0.005))
+    leader_slots = choose.pick((1_000, 1_000, 1_000, 0, 1))
+    choose.pick((1_000, 1_000, 1_000, 0, 1))  # drew a setting that is gone: seeds keep their scenarios
     return Scenario(
         version,
         hops,
@@ -79,10 +82,9 @@ def _any(choose: Chooser, depth: int) -> Scenario:
         partitions,
         events,
         rogues,
-        bandwidth=choose.pick((100 * MB, 20 * MB, 500 * MB)),
-        latency=choose.pick((0.0005, 0.0001, 0.005)),
-        leader_slots=choose.pick((1_000, 1_000, 1_000, 0, 1)),
-        sidecar_slots=choose.pick((1_000, 1_000, 1_000, 0, 1)),
+        bandwidth=bandwidth,
+        latency=latency,
+        leader_slots=leader_slots,
         names_known_after=choose.pick((0.0, 0.0, 0.3, 2.0, None)),
         seconds=seconds,
         most_exchanges=choose.pick((8, 15, 25, 40)) * depth,
@@ -98,7 +100,6 @@ def _plain(choose: Chooser, scenario: Scenario, partitions: tuple[Partition, ...
         rogues=(),
         bandwidth=100 * MB,
         leader_slots=1_000,
-        sidecar_slots=1_000,
         names_known_after=0.0,
         most_exchanges=max(60, scenario.most_exchanges),
     )

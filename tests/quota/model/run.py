@@ -274,7 +274,6 @@ class Run:
             is_observed=side.is_observed,
             policy=side.policy,
             order=side.order,
-            session_slots=self.scenario.sidecar_slots,
             response_max_bytes=side.response_max_bytes,
         )
         sidecar.configure(settings, rates)

@@ -151,7 +151,6 @@ class Scenario:
     bandwidth: int = 100 * MB  # of one connection, in bytes/s
     latency: float = 0.0005  # of one stretch, in seconds
     leader_slots: int = 1_000  # fetch sessions
-    sidecar_slots: int = 1_000
     names_known_after: float | None = 0.0  # seconds until a sidecar knows a topic's name by its id; None: never
     adding: tuple[TopicPartition, ...] = ()  # what reassignments add to their followers at the start
     under_min_isr: tuple[TopicPartition, ...] = ()  # at the start
