@@ -11,7 +11,7 @@ from weir.protocol.fetch_session import FETCH_SESSION_ID_NOT_FOUND, FIRST_SESSIO
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 from weir.protocol.steps import Steps, at_once
 from weir.quota.fetch.commit import commit, commit_pass, empty_answer
-from weir.quota.fetch.decisions import Answer, Decision, Hold
+from weir.quota.fetch.decisions import Answer, Decision
 from weir.quota.fetch.intake import TooManyPartitions, take_incremental, take_whole
 from weir.quota.fetch.partitions import LinkState
 from weir.quota.fetch.plan import decide, longest_hold
@@ -36,18 +36,15 @@ class ReplicaLink(LinkState):
     """
 
     def plan(self, request: FetchRequest, held_seconds: float = 0.0) -> Decision:
-        """Decide about `request`, held back for `held_seconds` so far. Raises TooManyPartitions."""
+        """Decide about `request`, held back for `held_seconds` so far: 0 the first time. Raises TooManyPartitions."""
         return at_once(self.plan_steps(request, held_seconds))
 
     def plan_steps(self, request: FetchRequest, held_seconds: float = 0.0) -> Steps[Decision]:
         """Do the same as `plan` in steps of a few milliseconds. Between two the link may be closed, but not used."""
         partitions, rules, clock = self.partitions, self.throttle.rules, self.throttle.clock
         if held_seconds == 0.0:
-            self.is_taken_in = False
-        if not self.is_taken_in:
             if self.in_flight is not None:
-                return Hold(math.inf)  # as brokers do: one request of a connection at a time
-            self.is_taken_in = True
+                raise RuntimeError("a request is planned while another one awaits its answer")
             if (refusal := (yield from self._take_in(request, clock()))) is not None:
                 return refusal
         if partitions.generation != rules.generation:

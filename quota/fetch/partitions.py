@@ -210,7 +210,6 @@ class LinkState:
         self.sessions = FetchSessions()
         self.partitions = LinkPartitions(throttle, self.sessions, peer, is_stranger=is_stranger)
         self.accounts = LinkAccounts()  # what the link holds of the budget
-        self.is_taken_in = True  # the request that is planned
         self.in_flight: InFlight | None = None  # the fetch that is forwarded
         self.number = 0  # of requests and answers so far
         self.unanswered_since: float | None = None

@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.conversation import Log, mean_rate, worst_second
 from tests.fakes.kafka.sessions import Key
 from tests.quota.sessions import BATCH, MB, PARTITIONS, TOPIC_ID, VERSIONS, cluster
-from weir.quota.fetch.decisions import Answer, Forward, Hold
+from weir.quota.fetch.decisions import Answer, Forward
 from weir.quota.fetch.intake import TooManyPartitions
 from weir.quota.fetch.sessions import LEFT_OUT_MS
 from weir.quota.figures import SHARE_SECONDS
@@ -286,19 +286,6 @@ def test_a_new_leader_epoch_makes_the_high_watermark_unknown() -> None:
     assert isinstance(probe, Forward)
     assert probe.request.max_wait_ms == 0
     made.check()
-
-
-def test_request_ahead_of_an_answer_is_held_until_that_came() -> None:
-    made = cluster(5 * MB)
-    link = made.hops[0].link
-    first = link.plan(made.follower.request())
-    assert isinstance(first, Forward)
-    made.follower.session_id, made.follower.epoch = link.sessions.follower.id, 1
-    second = made.follower.request()
-    assert link.plan(second) == Hold(float("inf"))
-    head, topics = made.leader.respond(first.request)
-    link.settle(topics, head)
-    assert isinstance(link.plan(second, 0.01), Forward)
 
 
 @pytest.mark.parametrize("full", [True, False])
