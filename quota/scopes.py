@@ -76,17 +76,15 @@ class ClusterFacts:
         return self._added_anywhere.get(follower, NO_PARTITION) if topic is None else self.surely_added(topic, follower)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class AllBut:
     """Every partition `of` these but some."""
 
-    __slots__ = ("_excluded", "_of")
-
-    def __init__(self, excluded: Container[int], of: Container[int] = EVERY_PARTITION) -> None:
-        self._excluded = excluded
-        self._of = of
+    excluded: Container[int]
+    of: Container[int] = EVERY_PARTITION
 
     def __contains__(self, partition: object) -> bool:
-        return partition in self._of and partition not in self._excluded
+        return partition in self.of and partition not in self.excluded
 
 
 class Scope(ABC):

@@ -93,16 +93,14 @@ def _read_entry(entry: str) -> tuple[int, int]:
     return int(ids[0]), int(ids[1])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class AnyOf:
     """The union of `parts`, without a copy of them."""
 
-    __slots__ = ("_parts",)
-
-    def __init__(self, parts: tuple[Container[int], ...]) -> None:
-        self._parts = parts
+    parts: tuple[Container[int], ...]
 
     def __contains__(self, partition: object) -> bool:
-        return any(partition in part for part in self._parts)
+        return any(partition in part for part in self.parts)
 
 
 EVERY_PARTITION: Final = range(MAX_INT32 + 1)  # what `*` throttles

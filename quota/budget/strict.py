@@ -57,14 +57,8 @@ class StrictQuota(Quota):
         return Offer(self, now, spend, share, ahead, is_lent=ask.is_lent)
 
     def wait(self, ask: Ask, offer: Offer, part: Part, now: float) -> None:
-        self.line.wait(
-            ask.link,
-            0.0 if ask.is_lent else self._needed(part),
-            now + CLAIM_SECONDS,
-            broker=ask.broker_id,
-            is_urgent=ask.is_urgent,
-            share=part.size,
-        )
+        size, until = 0.0 if ask.is_lent else self._needed(part), now + CLAIM_SECONDS
+        self.line.wait(ask.link, size, until, broker=ask.broker_id, is_urgent=ask.is_urgent, share=part.size)
 
     def _needed(self, part: Part) -> float:
         """Return the credit to wait for: all that the part reserves, but at most half of what can gather.

@@ -92,17 +92,10 @@ def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: f
     answer_seconds = state.answer_seconds
     if is_lent:  # the follower's side can't hold back what comes
         answer_seconds = state.distance + SHARE_SECONDS if side.takes_out else 0.0
+    most = state.most_beside_live if is_live else math.inf
+    is_first, distance = not queue.last, state.distance
     ask = Ask(
-        state,
-        partitions.other_id,
-        next_batch,
-        is_urgent,
-        is_live,
-        answer_seconds,
-        not queue.last,
-        is_lent,
-        state.distance,
-        state.most_beside_live if is_live else math.inf,
+        state, partitions.other_id, next_batch, is_urgent, is_live, answer_seconds, is_first, is_lent, distance, most
     )
     offers = tuple([quota.offer(ask, now) for quota in quotas])
     limit = rules.settings.response_max_bytes
