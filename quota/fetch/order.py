@@ -137,12 +137,6 @@ class GrantQueue:
 
     # What became of it
 
-    @property
-    def _scale(self) -> int:
-        """Bytes in a second of the highest rate in force."""
-        quotas = self._side.rules.quotas
-        return max([one.ledger.rate or 1 for one in quotas if not one.is_observed], default=1)
-
     def granted(self, grants: Sequence[Grant], reserved: int, *, by_turns: bool) -> None:
         """Note grants, and the bytes reserved for them (0 where the policy reserves none): others are next."""
         self.last = reserved or sum(cap for _, cap in grants)
@@ -155,7 +149,7 @@ class GrantQueue:
         for replica, cap in grants:
             turn = self.turns[replica]
             self._reached = max(self._reached, turn.begin)
-            turn.begin = self._reached + max(cap, replica.batches.next_size) / self._scale
+            turn.begin = self._reached + _seconds(replica, max(cap, replica.batches.next_size))
             turn.granted_offset = replica.fetch_offset
             self._is_sorted &= turn.begin >= self._furthest
             self._furthest = max(self._furthest, turn.begin)
@@ -166,7 +160,7 @@ class GrantQueue:
         """Note that an answer had records of a partition, `more` bytes than it was granted: a whole batch."""
         turn = self.turns.get(replica)
         if turn is not None:
-            turn.begin += more / self._scale
+            turn.begin += _seconds(replica, more)
             self._furthest = max(self._furthest, turn.begin)
             self._is_sorted = False
 
@@ -185,6 +179,13 @@ class GrantQueue:
         if (turn := self.turns.get(replica)) is not None:
             turn.begin = self._reached if replica.batches.misses % 2 else self._furthest
             self._is_sorted = False
+
+
+def _seconds(replica: ReplicaPartition, size: int) -> float:
+    """Return the seconds that so many bytes take at the lowest rate of a partition's quotas; none at 0."""
+    partition, coverage = replica.partition, replica.topic.coverage
+    ledgers = [quota.ledger for quota, covered in coverage if partition in covered and not quota.is_observed]
+    return size / min([ledger.rate or math.inf for ledger in ledgers], default=math.inf)
 
 
 def bytes_to_go(replica: ReplicaPartition) -> float:

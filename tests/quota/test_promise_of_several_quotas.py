@@ -96,3 +96,15 @@ def test_partition_beside_a_full_fetch_of_one_with_no_quota() -> None:
     assert not violations(
         Scenario(8, "both", leader, follower, partitions, events, adding=((1, 1),), seconds=25.0, most_exchanges=60)
     )
+
+
+def test_another_quotas_higher_rate_costs_a_partition_no_turns() -> None:
+    """Turns were counted at the highest rate of all: what one had at 50 KB/s was as much as many turns at 20 MB/s."""
+    recovery = QuotaSettings("recovery", 50_000, Recovering(spares_under_min_isr=False))
+    follower = side(recovery, rate=20_000)
+    partitions = tuple(Partition(0, number, 0, 0, 0, True, count=4_000) for number in range(2))
+    events = (Event(0.4, "scoped quota", 0, 20 * MB, 1),)
+    for version in (3, 12):
+        assert not violations(
+            Scenario(version, "both", side(), follower, partitions, events, adding=((0, 1),), most_exchanges=100)
+        )
