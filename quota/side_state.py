@@ -154,8 +154,9 @@ class SideState:
         finally:
             self.holders.discard(holder)
             self._stranger_partitions.pop(holder, None)
-            self.leave_lines(holder)
-            for ledger in [quota.ledger for quota in self.quotas]:
+            for quota in self.quotas:
+                quota.line.leave(holder)
+                ledger = quota.ledger
                 accounts = [other.accounts.account(ledger) for other in self.holders]
                 ledger.lent_until.pop(holder, None)
                 ledger.recount([one for one in accounts if one is not None])
@@ -164,11 +165,6 @@ class SideState:
         """Return the id of a new fetch session with a follower."""
         self._last_session_id = next_epoch(self._last_session_id)
         return self._last_session_id
-
-    def leave_lines(self, link: Hashable) -> None:
-        """Take a link out of every line."""
-        for quota in self.quotas:
-            quota.line.leave(link)
 
     # What was counted
 

@@ -63,7 +63,6 @@ def commit(view: FetchView, plan: FetchPlan) -> Steps[Decision]:
 
 def commit_pass(state: LinkState, request: FetchRequest) -> Steps[Decision]:
     """Let a request pass as it came: no partition of it waits."""
-    state.throttle.leave_lines(state)
     # An earlier hop leaves some partitions out at the moment: this answer will say nothing about those.
     return (yield from _forward(state, request, InFlight(asks_all=not state.partitions.absent, is_passed=True)))
 
