@@ -75,6 +75,9 @@ def _make(run: Run, event: Event) -> None:
         log = run.logs[index] = Log.of_pattern(key, spec.pattern, 0)
         for _ in range(spec.count):
             log.append(spec.pattern[0], run.world.now)
+        # Who had caught up with an old one that was empty still counts as nearly in sync: names tell no logs apart.
+        old = run.leaders[place[0]].deleted[key].caught_up
+        log.caught_up = {replica: caught_up for replica, caught_up in old.items() if not caught_up[0]}
         run.leaders[place[0]].logs[key] = log
         run.fetchers[place].add(log)
         run.watch.measure()

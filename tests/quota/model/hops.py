@@ -18,6 +18,7 @@ from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.response_scanner import ResponseHead, ScannedTopic
 from weir.quota.fetch.decisions import Answer, Forward, Hold
 from weir.quota.fetch.link import ReplicaLink
+from weir.quota.figures import LEAST_BYTES, LONGEST_WAIT_SECONDS
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 
@@ -138,6 +139,7 @@ class Hop:
         self._begun = 0  # of these, whose answers have begun
         self._seen: deque[list[ScannedTopic]] = deque()  # of the answers that are on their way
         self._arriving: deque[tuple[Response, _Asked, list[Covered]]] = deque()
+        self._rate_fell = False  # while bytes are held back
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -202,7 +204,18 @@ class Hop:
 
     def let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
         """What the relay's passage asks."""
-        return most if self._link is None else self._link.let_pass(arrived, on_way, most, waited)
+        if self._link is None:
+            return most
+        size = self._link.let_pass(arrived, on_way, most, waited)
+        if 0 < size <= LEAST_BYTES and waited >= LONGEST_WAIT_SECONDS:
+            for term in self.terms:
+                term.meter.waited(int(size))
+        # What passed at a higher rate fills the window: who waits for room then does not wait for others' sake.
+        fell = size < most and any(term.meter.has_fallen() for term in self.terms)
+        if fell != self._rate_fell:
+            self._rate_fell = fell
+            self.chain.busy(1 if fell else -1)
+        return size
 
     def take_out(self, response: Response) -> Response:
         """An answer comes; returns what passes of it."""

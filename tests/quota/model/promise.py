@@ -14,6 +14,7 @@ from tests.fakes.kafka.sessions import Key
 from tests.quota.model.world import START, World
 from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import ScannedTopic
+from weir.proxy.relay.passage import AHEAD_SECONDS
 
 WINDOW_SECONDS = 1.0
 WINDOW_SLACK = 1.04
@@ -42,7 +43,7 @@ def largest_beyond(quota: int, sizes: frozenset[int]) -> int:
     return max([size for size in sizes if not (2 - WINDOW_SLACK) * quota <= size <= WINDOW_SLACK * quota], default=0)
 
 
-def most_in_a_second(quota: int, allowed: Exceptions, *, is_exact: bool = False) -> float:
+def most_in_a_second(quota: int, allowed: Exceptions, *, is_exact: bool = False, waited: int = 0) -> float:
     """Bytes of throttled replicas, not known to be in sync, in any sliding second.
 
     On the leader's side that is the quota, rounded up to whole batches, and nothing where the quota is 0. It is
@@ -52,7 +53,7 @@ def most_in_a_second(quota: int, allowed: Exceptions, *, is_exact: bool = False)
     """
     if allowed.takes_out:
         beyond = largest_beyond(quota, allowed.sizes) if is_exact and allowed.sizes else allowed.batch
-        return WINDOW_SLACK * quota + (beyond if quota else 0)
+        return WINDOW_SLACK * quota + ((beyond or waited) if quota else 0)
     lent = (LENT_SECONDS + min(allowed.latest, MOST_LENT_LATE_SECONDS)) * quota if allowed.is_lent else 0.0
     return WINDOW_SLACK * quota + allowed.batch * allowed.links + lent
 
@@ -155,16 +156,29 @@ class Meter:
         self.worst = 0.0  # second, in bounds
         self._window: deque[tuple[float, float]] = deque()
         self._in_window = 0.0
+        self._waited: deque[tuple[float, int]] = deque()
+
+    def waited(self, size: int) -> None:
+        """So many bytes go all the same, as they have waited for room for long."""
+        self._waited.append((self.world.now, size))
 
     def change(self, rate: int | None) -> None:
         """Another rate is in force."""
         self.rate = rate
         self.rates.append((self.world.now, rate))
 
+    def rate_at(self, at: float) -> int | None:
+        """The rate that was in force then."""
+        return next((rate for since, rate in reversed(self.rates) if since <= at), None)
+
+    def has_fallen(self) -> bool:
+        """Whether a higher rate was in force a second ago."""
+        return (self.rate or 0) < (self.rate_at(self.world.now - WINDOW_SECONDS) or 0)
+
     def passed(self, covered: Covered, begin: int, end: int, asked_at: float, *, is_probe: bool) -> None:
         """Bytes `begin` to `end` of an answer have passed that was asked for at that time."""
-        self.used += covered.within(begin, end)
-        size = covered.within(begin, end, bounded_only=True)
+        used, size = covered.within(begin, end)
+        self.used += used
         self.bounded += size
         counted = size * max(0, 1 - self.allowed.batch / covered.bounded) if is_probe and size else size
         if self.rate is None:
@@ -183,7 +197,10 @@ class Meter:
         if not self.is_strict:
             return
         rate = self._rate_lately(now, asked_at)
-        most = most_in_a_second(rate, self.allowed, is_exact=len(self.rates) == 1)
+        while self._waited and self._waited[0][0] <= now - WINDOW_SECONDS - AHEAD_SECONDS:
+            self._waited.popleft()
+        waited = sum(size for _, size in self._waited)
+        most = most_in_a_second(rate, self.allowed, is_exact=len(self.rates) == 1, waited=waited)
         self.worst = max(self.worst, self._in_window / most if most else 0.0)
         if self._in_window > most + 1:
             self.world.violate(
@@ -193,6 +210,8 @@ class Meter:
 
     def _rate_lately(self, now: float, asked_at: float) -> int:
         """The largest one in force while what came in the last second was asked for."""
+        if len(self.rates) == 1:
+            return self.rates[0][1] or 0
         largest, until = 0, now + 1
         for since, rate in reversed(self.rates):
             if until >= min(asked_at, now - WINDOW_SECONDS) - WINDOW_SECONDS:
@@ -237,13 +256,15 @@ class Covered(NamedTuple):
         """All bounded bytes of the answer."""
         return sum(end - begin for begin, end, is_bounded in self.spans if is_bounded)
 
-    def within(self, begin: int, end: int, *, bounded_only: bool = False) -> int:
-        """How many of the bytes lie between the answer's bytes `begin` and `end`."""
-        return sum(
-            max(0, min(end, last) - max(begin, first))
-            for first, last, is_bounded in self.spans
-            if is_bounded or not bounded_only
-        )
+    def within(self, begin: int, end: int) -> tuple[int, int]:
+        """How many of the bytes lie between the answer's bytes `begin` and `end`, and how many of these are bounded."""
+        used = bounded = 0
+        for first, last, is_bounded in self.spans:
+            size = (end if end < last else last) - (begin if begin > first else first)
+            if size > 0:
+                used += size
+                bounded += size if is_bounded else 0
+        return used, bounded
 
 
 class SideMeter:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tests.fakes.kafka.sessions import Key
 from tests.fakes.kafka.wire import PARTITION_MAX_BYTES, RESPONSE_MAX_BYTES
 from tests.quota.model.follower import Fetcher
-from tests.quota.model.promise import ROUND_TRIP, Meter
+from tests.quota.model.promise import ROUND_TRIP, WINDOW_SECONDS, Meter
 
 if TYPE_CHECKING:
     from tests.quota.model.run import Run
@@ -52,10 +52,11 @@ class Usage:
         for place, fetcher in run.fetchers.items() if is_calm else ():
             waiting.update((group, place) for group in self._waits(place, fetcher))
         meters = {meter for sidecar in run.sidecars for meter in sidecar.meter.meters.values()}
+        allowed = {meter: self._allowed(meter) for meter in meters}
         parts = {
-            meter: (meter.used - self._used.get(meter, 0.0)) / meter.rate / LOOK_SECONDS
-            for meter in meters
-            if meter.rate
+            meter: (meter.used - self._used.get(meter, 0.0)) / most / LOOK_SECONDS
+            for meter, most in allowed.items()
+            if most
         }
         for group in {group for group, _ in waiting & self._before}:
             looks = self._looks.setdefault(group, [])
@@ -66,6 +67,15 @@ class Usage:
                 looks.clear()
         self._before = waiting
         self._used = {meter: meter.used for meter in meters}
+
+    def _allowed(self, meter: Meter) -> float:
+        """The rate of the last half second. Where it has fallen, what passed before takes the window for a part of it.
+
+        From 2 to 1 MB/s nothing passes for 0.5 s: 1 MB of the last second still counts. No second is to have more.
+        """
+        now = self.run.world.now - LOOK_SECONDS / 2
+        rate, before = meter.rate_at(now) or 0, meter.rate_at(now - WINDOW_SECONDS)
+        return rate * min(1.0, rate / before) if before else rate
 
     def _most_used(self, group: Group, looks: list[dict[Meter, float]]) -> float:
         """The used part of the quota that is most used. Where rates change each second, that is another each second."""

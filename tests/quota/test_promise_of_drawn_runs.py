@@ -1,0 +1,27 @@
+"""Runs that were drawn and missed. What was wrong was the throttle, or what the model asked of it."""
+
+import pytest
+
+from tests.quota.model.judge import must_hold
+
+pytestmark = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        370_002_135,  # a topic made anew has the name, and so the standing, of one that was empty
+        380_001_949,
+        390_001_684,  # bytes that waited for 0.7 s go all the same
+        600_000_398,  # when a rate falls, what passed before fills the window
+        600_001_245,
+    ],
+)
+def test_what_no_throttle_can_keep_is_not_asked(seed: int) -> None:
+    must_hold(range(seed, seed + 1))
+
+
+@pytest.mark.parametrize("seed", [380_001_932, 390_002_800])
+def test_nobody_starves(seed: int) -> None:
+    """A link lost its place while its follower paid for another leader's batch; turns had another quota's rate."""
+    must_hold(range(seed, seed + 1))
