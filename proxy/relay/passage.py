@@ -74,6 +74,8 @@ class Passage:
             if self._pump.allowed == math.inf:
                 self._takes_back = self._client.keep_unsent(LEAST_BYTES)
             self._arrived = self._pump.sent
+            took = min(self._took, self._loop.time() - self._since)
+            self._is_slow &= took >= ASK_SECONDS or self._sent - self._pump.allowed < FAST_BYTES
             if is_lent:
                 self._sent, self._waits_since = 0, math.inf
                 self.close()
@@ -132,7 +134,6 @@ class Passage:
             return
         most = self._most
         if not takes_long:
-            self._is_slow &= self._took >= ASK_SECONDS or self._sent < FAST_BYTES
             most = most + STEP_BYTES if self._is_slow else 2 * most
         if not self._allow(on_way, most - on_way):
             self._look_in(LOOK_SECONDS)

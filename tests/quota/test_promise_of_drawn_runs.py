@@ -25,3 +25,8 @@ def test_what_no_throttle_can_keep_is_not_asked(seed: int) -> None:
 def test_nobody_starves(seed: int) -> None:
     """A link lost its place while its follower paid for another leader's batch; turns had another quota's rate."""
     must_hold(range(seed, seed + 1))
+
+
+def test_follower_that_is_fast_again_waits_for_room() -> None:
+    """It was slow no longer in the midst of an answer, and the rest of that went whether or not the window had room."""
+    must_hold(range(600_002_343, 600_002_344))
