@@ -45,6 +45,7 @@ class BudgetQueue:
         self._clock = clock
         self.claims: dict[Hashable, Claim] = {}  # by link, also those that have lapsed
         self._line: list[Claim] = []  # the same, the next one first
+        self._urgent = 0  # how many of them are urgent
         self.turn_bytes = 1.0  # how much one turn is at present
         self._finished: dict[Hashable, float] = {}  # by broker: where its last turn ended, in turns
         self._reached = 0.0  # where the last turn began, in turns
@@ -90,6 +91,7 @@ class BudgetQueue:
             self._number += 1
         claim.size, claim.share, claim.until = size, size if share is None else share, until
         claim.turns = claim.share / self.turn_bytes
+        self._urgent += is_urgent - claim.is_urgent
         claim.is_urgent = is_urgent
 
     def served(self, link: Hashable, size: float, *, is_urgent: bool, broker: Hashable = None) -> None:
@@ -111,7 +113,7 @@ class BudgetQueue:
             self._finished[broker] = max(start + size / self.turn_bytes, self._finished.get(broker, 0.0))
         if not is_urgent:
             self._owed = max(0.0, self._owed - size)
-        elif any([not other.is_urgent for other in self.claims.values()]):
+        elif self._urgent < len(self.claims):
             self._owed += size * FLOOR / (1 - FLOOR)
 
     def settle(self, broker: Hashable, more: int) -> None:
@@ -123,6 +125,7 @@ class BudgetQueue:
         """Take `link` out of the line."""
         claim = self.claims.pop(link, None)
         if claim is not None:
+            self._urgent -= claim.is_urgent
             self._line.remove(claim)
 
     def __len__(self) -> int:
@@ -135,7 +138,7 @@ class BudgetQueue:
 
     def _has_ranks(self, *, is_urgent: bool = False) -> bool:
         """Whether urgent links go first: not for one turn where the others are owed a whole one."""
-        if not is_urgent and not any([claim.is_urgent for claim in self._line]):
+        if not is_urgent and not self._urgent:
             return False
         now = self._clock()
         others = [claim.size for claim in self._line if claim.until >= now and not claim.is_urgent]
