@@ -156,6 +156,14 @@ class GrantQueue:
             del self.waiting[replica]
             self.waiting[replica] = None
 
+    def brought_some(self, replica: ReplicaPartition, more: int) -> None:
+        """Note that an answer had records of a partition, `more` bytes than it was granted: a whole batch."""
+        turn = self.turns.get(replica)
+        if turn is not None:
+            turn.begin += _seconds(replica, more)
+            self._furthest = max(self._furthest, turn.begin)
+            self._is_sorted = False
+
     def had_no_room(self, replica: ReplicaPartition) -> None:
         """Note that a grant brought nothing, as others had filled the answer: that says nothing of the partition."""
         if (turn := self.turns.get(replica)) is not None:

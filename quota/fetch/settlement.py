@@ -70,7 +70,7 @@ class Settlement:
         partitions, stats, granted = self._state.partitions, self._state.throttle.stats, self._fetch.grants
         # one that the follower does not ask for any more counts, too
         topic = partitions.topics.get(key) or partitions.new_topic(key)
-        is_throttling, name = self._state.throttle.rules.is_throttling, topic.name
+        is_throttling, name, queue = self._state.throttle.rules.is_throttling, topic.name, partitions.queue
         sizes = None if name is None else stats.sizes(name)
         counts = None
         if name is not None and stats.interval is not None:
@@ -79,7 +79,8 @@ class Settlement:
             replica = topic.partitions.get(seen.partition)  # None: the follower does not ask for it any more
             is_throttled = seen.partition in topic.throttled
             # it was held to a quota, and not in sync, when the fetch was planned
-            waited = replica in granted or seen.partition in topic.behind or seen.partition in topic.unknown
+            is_granted = replica in granted
+            waited = is_granted or seen.partition in topic.behind or seen.partition in topic.unknown
             waited = waited and is_throttled and not self._fetch.is_passed
             self._tally(topic, replica, seen, waited=waited)
             self._cut += seen.cut_bytes
@@ -98,6 +99,8 @@ class Settlement:
             if replica is not None:
                 self._is_live |= not waited
                 self._barren.discard(replica)
+                if is_granted and seen.size != granted[replica]:
+                    queue.brought_some(replica, seen.size - granted[replica])
                 replica.served_number = self._state.number
                 learn(seen, replica.batches, topic.batches)
 

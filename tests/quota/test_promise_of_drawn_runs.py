@@ -30,3 +30,9 @@ def test_nobody_starves(seed: int) -> None:
 def test_follower_that_is_fast_again_waits_for_room() -> None:
     """It was slow no longer in the midst of an answer, and the rest of that went whether or not the window had room."""
     must_hold(range(600_002_343, 600_002_344))
+
+
+@pytest.mark.parametrize("seed", [150_000_725, 340_002_353])
+def test_what_an_answer_brought_beyond_its_grant_is_a_part_of_a_turn(seed: int) -> None:
+    """Without it partitions of large batches had as many turns as others: records in sync waited, and some starved."""
+    must_hold(range(seed, seed + 1))
