@@ -42,23 +42,20 @@ class Throttle(SideState):
         return link
 
     def drop(self, holder: SideLink) -> None:
-        ended = isinstance(holder, ReplicaLink) and holder in self.holders
+        ended = holder in self.holders
         try:
             super().drop(holder)
         finally:
-            if ended:
-                self._note_end(cast(ReplicaLink, holder))
+            if ended and isinstance(holder, ReplicaLink):
+                peer, fetched_at = holder.partitions.counted_peer, holder.partitions.asker.at
+                others = any(other.partitions.counted_peer == peer for other in self.links)
+                if self.side == "leader" and not others and fetched_at > -inf and self.lag.knows(peer):
+                    self._silent_since[peer] = fetched_at
 
     def away(self) -> dict[int, float]:
         """Return when each follower without a connection, whose lag is known, has fetched last (clock seconds)."""
         self._silent_since = {peer: at for peer, at in self._silent_since.items() if self.lag.knows(peer)}
         return dict(self._silent_since)
-
-    def _note_end(self, link: ReplicaLink) -> None:
-        peer, fetched_at = link.partitions.counted_peer, link.partitions.asker.at
-        others = any(other.partitions.counted_peer == peer for other in self.links)
-        if self.side == "leader" and not others and fetched_at > -inf and self.lag.knows(peer):
-            self._silent_since[peer] = fetched_at
 
     def waiting_topics(self) -> set[str]:
         """Return topics with a partition held back or unknown, among the first PER_STEP of each link."""

@@ -31,7 +31,7 @@ async def side_status(side: Side, trend: Trend) -> dict[str, Any]:
     waiting = {link.partitions.peer for link in throttle.links if link.unanswered_since is not None}
     facts = Facts(
         lag["partitions_behind"],
-        min(lag["partitions_behind"], sum([link.partitions.waiting_count for link in throttle.links])),
+        min(lag["partitions_behind"], sum([_waiting(link) for link in throttle.links])),
         lag["partitions_stuck"],
         tuple(_limits(side.throttle)),
         tuple(sorted(waiting)),
@@ -107,12 +107,17 @@ def rate_settings(effective: EffectiveThrottle, now: float) -> dict[str, dict[st
     return found
 
 
+def _waiting(link: ReplicaLink) -> int:
+    """How many partitions are throttled and not known to be in sync."""
+    return link.partitions.behind_count + link.partitions.unknown_count
+
+
 def _link_status(link: ReplicaLink, now: float) -> dict[str, Any]:
     since = link.unanswered_since
     return {
         "peer": link.partitions.peer,
         "replica_id": link.partitions.replica_id,
-        "throttled_partitions_behind": link.partitions.waiting_count,
+        "throttled_partitions_behind": _waiting(link),
         "left_out_for_seconds": None if since is None else round(now - since, 3),
     }
 

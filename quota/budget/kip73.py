@@ -24,8 +24,7 @@ class Kip73Quota(Quota):
         """Whether the measured rate is above the quota; at 0 it always is, though Kafka lets some through."""
         if self.rate is None:
             return False
-        # Measured in any case: Kafka's samples begin at the first look, and a quota that is set later must find them
-        # begun.
+        # Kafka's samples begin at the first look, so a later quota has to find them begun even at rate 0.
         return self.measured.rate() > self.rate or not self.rate
 
     def offer(self, ask: Ask, now: float) -> Offer:

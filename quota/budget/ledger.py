@@ -67,15 +67,6 @@ class StrictLedger:
         self._advance(self.clock())
         return self._credit - self._exempt_owed + EPSILON_BYTES
 
-    def has_more_than(self, seconds: float) -> bool:
-        """Whether more than so many seconds of quota have gathered."""
-        return bool(self.rate) and self.credit() > (self.rate or 0) * seconds
-
-    def look(self) -> tuple[float, float, float]:
-        """Return the time, and `credit` and `room` at it. Needs a rate."""
-        credit, room = self.credit(), self.room()
-        return self._credit_at, credit, room
-
     def room(self) -> float:
         """Return the bytes that the window has room for now, beside what is due. Needs a rate."""
         return self.room_for_due() - min(self.due, self._limit() / 2)

@@ -128,9 +128,6 @@ class BudgetQueue:
             self._urgent -= claim.is_urgent
             self._line.remove(claim)
 
-    def __len__(self) -> int:
-        return len(self.claims)
-
     def _start_of(self, broker: Hashable) -> float:
         """Return where a broker's next turn begins: after its last one, and after all that it waits for."""
         start = max(self._reached, self._finished.get(broker, 0.0))

@@ -83,8 +83,7 @@ class StrictQuota(Quota):
         else:
             # At the most credit those ahead could have gone, so they are away, and no more credit gathers for them.
             needed = min(self._needed(part) + ahead, most_credit)
-        at, credit, room = ledger.look()
-        ready = at + max(0.0, needed - credit) / rate
+        ready = ledger.credit_at(needed)
         if ready > ledger.clock():
             return Verdict(False, ready)
         if ahead:
@@ -93,7 +92,7 @@ class StrictQuota(Quota):
             ready = ledger.room_at(min(part.size, most_credit))
             if ready > ledger.clock():
                 return Verdict(False, ready)
-        room -= ahead
+        room = ledger.room() - ahead
         # A batch goes wherever there is any room. Where bytes that are held back wait for that room, or the batch is
         # the whole window, it goes only if nothing but records in sync has passed.
         goes = goes_beyond(part.batch, rate) and not ledger.due

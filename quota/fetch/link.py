@@ -17,6 +17,7 @@ from weir.quota.fetch.partitions import LinkState
 from weir.quota.fetch.plan import decide, longest_hold
 from weir.quota.fetch.settlement import Settlement
 from weir.quota.figures import (
+    CREDIT_SECONDS,
     LATE_SECONDS,
     LEAST_BYTES,
     MOST_PARTITIONS,
@@ -157,11 +158,22 @@ class ReplicaLink(LinkState):
         """Free what a closed link keeps, in steps: of tens of thousands of topics that takes a while."""
         yield from self.partitions.free()
 
+    def _note_taken(self, seconds: float, size: int) -> None:
+        """Take in how long the follower took for the last answer: a record in sync waits for all of one."""
+        self.live_until += seconds  # meanwhile no record could come
+        self.quickest = min(self.quickest, seconds)
+        if size:
+            taken_soon = CREDIT_SECONDS * size / max(seconds - self.quickest, TICK_SECONDS)
+            self.most_beside_live = min(self.most_beside_live, taken_soon)
+
     def _take_in(self, request: FetchRequest, now: float) -> Steps[Answer | None]:
         """Take a request in. Returns the answer to it where it does not fit its session, else None."""
         # the follower asks again only after it has appended the last answer: that one has arrived
         self.accounts.confirm(let_arrive=True)
         self.on_way = math.inf
+        if self.throttle.takes_out and (answered := self.answered) is not None:
+            self.answered = None  # the next request may come after an answer of our own
+            self._note_taken(now - answered[0], answered[1])
         partitions, sessions, version = self.partitions, self.sessions, request.header.api_version
         if request.replica_id != partitions.ends.follower:
             partitions.claimed_by(request.replica_id)

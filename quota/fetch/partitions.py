@@ -57,11 +57,6 @@ class LinkPartitions:
         side = self.side
         return NO_BROKER if side.side == "leader" and side.brokers.is_refused(self.peer) else self.peer
 
-    @property
-    def waiting_count(self) -> int:
-        """How many partitions are throttled and not known to be in sync."""
-        return self.behind_count + self.unknown_count
-
     def claimed_by(self, broker_id: int) -> None:
         """Take the id that a fetch says its follower has: by it quotas cover even a stranger."""
         self.ends = Ends(broker_id, broker_id if self.side.side == "leader" else self.peer)
@@ -225,6 +220,9 @@ class LinkState:
         """When an answer to a grant came last that was late: the leader's side throttles too, or the broker is slow."""
         self.most_beside_live = math.inf
         """What passed on the link in PASSING_SECONDS while the last answer came (bytes)."""
+        self.answered: tuple[float, int] | None = None
+        """When an answer was passed on, and its bytes where most were granted; None once its follower asks again."""
+        self.quickest = math.inf  # seconds after which the follower has asked again: the way there and back
         self.live_until = -math.inf
         """Up to this time records of partitions that need no budget are expected on the link."""
         self.moved_at = -math.inf  # when the follower was last seen to take a part of an answer, or all of it

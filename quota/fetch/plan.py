@@ -101,7 +101,8 @@ def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: f
     limit = rules.settings.response_max_bytes
     max_bytes = request.max_bytes if limit is None else min(limit, request.max_bytes)
     # Where answers take long, or more has gathered than an answer may have, one batch an answer leaves quota unused.
-    gathered = not ask.is_lent and all([offer.quota.ledger.has_more_than(LARGEST_SHARE_SECONDS) for offer in offers])
+    ledgers = [offer.quota.ledger for offer in offers]
+    gathered = not is_lent and all([one.credit() > (one.rate or math.inf) * LARGEST_SHARE_SECONDS for one in ledgers])
     wastes_some = gathered or state.answer_seconds > SLOW_SECONDS
     terms = Terms(takes_whole, max_bytes, by_turns, side.takes_out, wastes_some, len(offers) > 1)
     # Records in sync would use up some of what is offered, so a link with such records has a cap for each grant.

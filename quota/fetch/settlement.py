@@ -176,6 +176,7 @@ class Settlement:
             interval.link(state.partitions.counted_peer).fetches += 1
         if self._is_live:
             state.live_until = self._now + WINDOW_SECONDS
+        state.answered = self._now, self._throttled if fetch.grants and self._throttled >= self._unthrottled else 0
         began_at = self._now if fetch.answer_began_at is None else fetch.answer_began_at
         waited = began_at - fetch.forwarded_at
         takes_out, quickest = state.throttle.takes_out, min(waited, state.distance)

@@ -40,7 +40,7 @@ def test_leaving_gives_the_place_up() -> None:
     turns.leave("a")
     turns.leave("nobody")
     assert turns.ahead_of("b") == 0
-    assert len(turns) == 1
+    assert len(turns.claims) == 1
 
 
 def test_a_large_share_of_a_short_line_is_one_turn_in_a_long_one() -> None:
@@ -288,10 +288,10 @@ def test_place_is_lost_though_nobody_waits_any_more() -> None:
         line.wait(number, 10.0, clock.now + 1.0, broker=number, share=10.0)
     clock.move(1.5)
     line.served("other", 10.0, is_urgent=False)
-    assert len(line) == 30
+    assert len(line.claims) == 30
     clock.move(STUCK_SECONDS + 1.0)
     line.served("other", 10.0, is_urgent=False)
-    assert not len(line)
+    assert not line.claims
 
 
 def test_ids_that_a_peer_makes_up_take_bounded_memory() -> None:

@@ -198,7 +198,7 @@ class Run:
         assert received <= (self.clock.now - self.began_at + 0.04) * RATE + (1 + probes) * BATCH, where
         assert self.throttle.ledger.reserved == 0, where
         assert not self.throttle.links, where
-        assert len(line_of(self.throttle)) == 0, where
+        assert len(line_of(self.throttle).claims) == 0, where
 
 
 def lines_of(version: int) -> list[tuple[Line, int]]:

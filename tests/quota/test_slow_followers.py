@@ -9,6 +9,7 @@ import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log
+from tests.fakes.kafka.take_out import passed, take_out
 from weir.protocol.response_scanner import ScannedTopic
 from weir.quota.budget.ledger import Account, LinkAccounts, StrictLedger
 from weir.quota.budget.quota import Ask, Part
@@ -238,3 +239,36 @@ def test_ending_link_corrects_what_an_exception_left_held_back() -> None:
     throttle.ledger.waiting_links += 1
     link.close()
     assert (throttle.ledger.reserved, throttle.ledger.waiting_links) == (2_000, 1)
+
+
+@pytest.mark.parametrize("pace", [200_000, 1_000_000])
+def test_live_record_waits_for_no_more_than_a_slow_follower_takes_soon(pace: int) -> None:
+    """It was 0.15 s of quota in every answer: 1.5 s at a tenth of it, in which the link did not even count as live."""
+    clock = MovedClock()
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=10_000_000, replicas={"t": ALL_REPLICAS}))
+    live = Log([])
+    leader = Leader({(b"l", 0): live, (b"t", 0): Log([BATCH] * 10_000)})
+    link, follower = throttle.link(2), Follower(dict.fromkeys(leader.logs, 0))
+    talk = Conversation(clock, link, leader, follower)
+    begin, durations = clock.now, list[float]()
+    while clock.now < begin + 20:
+        decision = talk.next_decision()
+        assert isinstance(decision, Forward)
+        clock.move(0.002)
+        live.append(1_000)
+        topics = take_out(leader.answer(decision.request), decision)
+        left = sum([seen.size for topic in passed(topics) for seen in topic.records])
+        link.answer_begins(left)
+        link.settle(topics)
+        came, untold = clock.now, 0
+        while (seconds := min(0.05, left / pace)) > 0:
+            clock.move(seconds)
+            taken = min(left, round(seconds * pace))
+            left, untold = left - taken, untold + taken
+            if clock.now - came >= 0.2:  # as the relay tells it
+                link.let_pass(untold, inf, 0, 0.0)
+                untold = 0
+        follower.take(passed(topics), clock.now)
+        durations.append(clock.now - came)
+    assert max(durations[len(durations) // 4 :]) <= max(0.5, 1.1 * 0.012 * 10_000_000 / pace)
+    assert sum(durations) >= 0.7 * 20, "and the link is used"
