@@ -159,7 +159,7 @@ class ReplicaLink(LinkState):
         yield from self.partitions.free()
 
     def _note_taken(self, seconds: float, size: int) -> None:
-        """Take in how long the follower took for the last answer: a record in sync waits for all of one."""
+        """Take in how long the follower took for the last answer. A sidecar of its own may have held its next fetch."""
         self.live_until += seconds  # meanwhile no record could come
         self.quickest = min(self.quickest, seconds)
         if size:
@@ -171,7 +171,7 @@ class ReplicaLink(LinkState):
         # the follower asks again only after it has appended the last answer: that one has arrived
         self.accounts.confirm(let_arrive=True)
         self.on_way = math.inf
-        if self.throttle.takes_out and (answered := self.answered) is not None:
+        if self.throttle.takes_out and not self.client_is_sidecar and (answered := self.answered) is not None:
             self.answered = None  # the next request may come after an answer of our own
             self._note_taken(now - answered[0], answered[1])
         partitions, sessions, version = self.partitions, self.sessions, request.header.api_version
