@@ -315,7 +315,7 @@ class LinkAccounts:
         rooms = [
             max(0, int(ledger.room_for_due()))
             for ledger, account in self._accounts.items()
-            if account.held_back and 2 * (ledger.rate or 0) >= account.rate
+            if account.held_back and ledger.rate and 2 * ledger.rate >= account.rate
         ]
         return min(rooms, default=math.inf)
 

@@ -30,11 +30,8 @@ DOCS = ROOT / "docs"
 RUNNING = (DOCS / "running.md").read_text()
 COUNTED = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md")])
 KINDS = ("*.py", "*.toml", "*.yml", "*.yaml", "*.js", "*.service", "*.conf", "*.xml", "*.json")
-FORMER_METRICS = {
-    "weir_fetch_session_evictions_total",
-    "weir_questions_total",
-    "weir_held_fetches",
-}  # as the changelog has them
+# as the changelog has them
+FORMER_METRICS = {"weir_fetch_session_evictions_total", "weir_questions_total", "weir_held_fetches"}
 
 
 def section(text: str, heading: str) -> str:

@@ -202,6 +202,15 @@ def test_what_is_held_back_passes_when_the_rate_becomes_far_lower(rate: int, pas
     assert link.let_pass(0, 0, 50_000, 0.0) == (50_000 if passes else 0)
 
 
+def test_what_came_without_a_grant_passes_while_the_rate_is_0() -> None:
+    """A quota of 0 that an answer's bytes belong to since it was asked for: nothing was set aside at a rate."""
+    clock = MovedClock()
+    ledger, accounts = StrictLedger(clock, 0), LinkAccounts()
+    accounts.hand_over({ledger: 50_000})
+    accounts.let_arrive(8_000)
+    assert accounts.room() == inf
+
+
 @pytest.mark.parametrize("due", [0, 200_000])
 def test_large_batch_leaves_room_for_what_is_held_back(due: int) -> None:
     """It would go beyond the window, and a record in sync may wait behind what a slow follower has not taken yet."""
