@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weir.cli.errors import CommandError
@@ -32,8 +34,16 @@ def start_spark(master: str, launch: Mapping[str, str]) -> SparkSession:
             spark = open_session(master, launch)
     except BuildError as error:
         raise CommandError(f"{error}.") from error
-    spark.sparkContext.setLogLevel("OFF")  # errors are told in a sentence of weir's own
+    # errors are told in a sentence of weir's own
+    spark.sparkContext.setLogLevel("OFF")
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_of_py4j)
     return spark
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Py4J tells the root logger, in any of its threads, that a connection to a JVM which was killed has failed."""
+    return Path(record.pathname).parent.name != "py4j"
 
 
 @contextlib.contextmanager

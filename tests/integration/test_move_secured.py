@@ -209,7 +209,7 @@ def test_wrong_password_is_told_within_seconds(cluster: SecuredCluster, keys: Pa
     move = MoveCommands(cluster, tmp_path)
     begun = time.monotonic()
     said = move.run("list", None, *secured(cluster, tmp_path, keys, "guessed"), status=1)[1]
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 25  # kafka-python tries again for 30 s
     assert "the broker refuses to authenticate User:weir by PLAIN: " in said
     assert "guessed" not in said
     move.admin.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -190,7 +189,6 @@ def drawn_moves(keys: frozenset[tuple[str, int]]) -> dict[str, dict[int, Move]]:
     return moves
 
 
-@pytest.mark.long
 @given(STEPS)
 def test_what_is_told_holds_and_what_moves_keeps_what_it_had(
     steps: list[Rate | Told | Moving | float],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,8 +22,6 @@ from weir.proxy.layers import (
     merge,
     next_expiry,
 )
-
-pytestmark = pytest.mark.long
 
 RATE, REPLICAS = ("rate",), ("topics", "orders", "replicas")
 
