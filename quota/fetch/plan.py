@@ -89,7 +89,8 @@ def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: f
     is_live = now < state.live_until
     # Beside live records the leader's side sets everything aside: else one might wait for room behind a grant.
     is_lent = now - state.made_to_wait_at < EXPECTED_SECONDS and not (side.takes_out and is_live)
-    answer_seconds = state.answer_seconds
+    # A distant follower asks for little a second if each fetch has no more than one next to it.
+    answer_seconds = max(state.answer_seconds, state.quickest if state.quickest < math.inf else 0.0)
     if is_lent:  # the follower's side can't hold back what comes
         answer_seconds = state.distance + SHARE_SECONDS if side.takes_out else 0.0
     most = state.most_beside_live if is_live else math.inf

@@ -251,8 +251,7 @@ class Settlement:
                 continue
             if UNKNOWN_OFFSET < replica.high_watermark <= replica.fetch_offset:
                 replica.in_sync_from, replica.in_sync_until = replica.high_watermark, link.in_sync_until
-            replica.earlier_high_watermark, replica.high_watermark = replica.high_watermark, high_watermark
-            replica.highest = high_watermark
+            replica.high_watermark = replica.highest = high_watermark
             topic.made_up = None
             topic.lag.update(partition, replica.fetch_offset, high_watermark, now)
             link.classify(replica)

@@ -36,11 +36,10 @@ class ReplicaPartition:
     fetch_offset: int
     max_bytes: int
     high_watermark: int = UNKNOWN_OFFSET
-    earlier_high_watermark: int = UNKNOWN_OFFSET  # the one that was known before `high_watermark`
     last_reported: int = UNKNOWN_OFFSET  # the last one in an answer; kept when `high_watermark` becomes unknown
     highest: int = UNKNOWN_OFFSET  # the high watermark below which all is committed, see `committed`
     lower_since: float = math.inf  # clock seconds: since when lower ones are told
-    in_sync_from: int = UNKNOWN_OFFSET  # the least fetch offset that counts as in sync until `in_sync_until`
+    in_sync_from: int = UNKNOWN_OFFSET  # the high watermark with which it had caught up before `high_watermark`
     in_sync_until: float = -math.inf  # clock seconds; see `keep_in_sync`
     batches: BatchSizes = field(default_factory=BatchSizes)
     served_number: int = 0  # number of the link's last answer with records of it
@@ -92,16 +91,16 @@ class ReplicaPartition:
 
         What had caught up with it counts as in sync until `in_sync_until`. Followers that `truncate` (below 0.11,
         KIP-101) go back to their own high watermark, one fetch older. Example: 80, then 100 were told, and the follower
-        was at 105. It counts as in sync from 100 on, and if it truncates from 80 on.
+        was at 85, then 105. It counts as in sync from 100 on, and if it truncates from 80 on.
         """
         if self.has_caught_up:
-            known = truncates and self.earlier_high_watermark != UNKNOWN_OFFSET
-            self.keep_in_sync(self.earlier_high_watermark if known else self.high_watermark, in_sync_until)
+            known = truncates and self.in_sync_from != UNKNOWN_OFFSET
+            self.keep_in_sync(self.in_sync_from if known else self.high_watermark, in_sync_until)
         if fetch_offset < self.in_sync_from:
             self.in_sync_until = -math.inf
         if fetch_offset < self.fetch_offset:
             self.highest = UNKNOWN_OFFSET
-        self.high_watermark = self.earlier_high_watermark = UNKNOWN_OFFSET
+        self.high_watermark = UNKNOWN_OFFSET
         self.batches.arrived = 0
 
     def forget_sync(self) -> None:

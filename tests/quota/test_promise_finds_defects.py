@@ -106,7 +106,7 @@ def in_sync_lately_however_far_back(patch: Patch) -> None:
     def go_back(one: ReplicaPartition, fetch_offset: int, in_sync_until: float, *, truncates: bool) -> None:
         if one.has_caught_up:
             one.in_sync_until = in_sync_until
-        one.high_watermark = one.earlier_high_watermark = UNKNOWN_OFFSET
+        one.high_watermark = UNKNOWN_OFFSET
         one.batches.arrived = 0
 
     patch.setattr(ReplicaPartition, "go_back", go_back)
