@@ -161,7 +161,8 @@ class ReplicaLink(LinkState):
     def _note_taken(self, seconds: float, size: int) -> None:
         """Take in how long the follower took for the last answer. A sidecar of its own may have held its next fetch."""
         self.live_until += seconds  # meanwhile no record could come
-        self.quickest = min(self.quickest, seconds)
+        if self.number > 2:  # after its first answer a follower may have had much else to do
+            self.quickest = min(self.quickest, seconds)
         if size:
             taken_soon = CREDIT_SECONDS * size / max(seconds - self.quickest, TICK_SECONDS)
             self.most_beside_live = min(self.most_beside_live, taken_soon)
