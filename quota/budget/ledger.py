@@ -190,7 +190,7 @@ class Account:
     """What one link holds of a ledger: reserved for the answer to come, or handed over and not known to have come."""
 
     _ledger: StrictLedger
-    _most: float  # bytes of it that may arrive, until `let_arrive` says something else
+    _most: float = math.inf  # bytes of it that may arrive, until `let_arrive` says something else
     counted: int = 0  # of all that is set aside: what takes a part of the window
     held_back: int = 0  # the rest of it
     due: int = 0  # of those held back: what may arrive as soon as there is room
@@ -267,7 +267,6 @@ class LinkAccounts:
 
     def __init__(self) -> None:
         self._accounts: dict[StrictLedger, Account] = {}
-        self._may_arrive = math.inf  # bytes; the others are held back
 
     def reserve(self, sizes: Mapping[StrictLedger, int]) -> None:
         """Set aside `sizes` for the fetch that is forwarded, beside what is set aside for it already."""
@@ -302,7 +301,6 @@ class LinkAccounts:
 
     def let_arrive(self, most: float, due: float = 0) -> None:
         """Note that at most `most` bytes may arrive from now on, and `due` more soon: the others are held back."""
-        self._may_arrive = most
         for account in self._accounts.values():
             account.let_arrive(most, due)
 
@@ -341,5 +339,5 @@ class LinkAccounts:
     def _of(self, ledger: StrictLedger) -> Account:
         account = self._accounts.get(ledger)
         if account is None:
-            account = self._accounts[ledger] = Account(ledger, self._may_arrive)
+            account = self._accounts[ledger] = Account(ledger)
         return account
