@@ -32,6 +32,23 @@ def test_one_link_with_slow_answers_has_most_of_the_quota(round_trip: float, lea
     assert throttle.stats.cut_bytes <= 0.05 * RATE * 15
 
 
+@pytest.mark.parametrize(("way", "least"), [(0.1, 0.9), (0.3, 0.66), (0.5, 0.64)])
+def test_distant_follower_takes_more_at_a_time(way: float, least: float) -> None:
+    """It asks again after `way` seconds. What is on its way counts as well as the last second, so 1.04 / (1 + way) is
+    the most; it had 0.50 and 0.30 of the quota when each fetch had 0.15 s of it at most.
+    """
+    clock = MovedClock()
+    logs = {(b"t", partition): Log([10_300] * 40_000) for partition in range(5)}
+    throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=RATE, replicas={"t": ALL_REPLICAS}))
+    follower = Follower(dict.fromkeys(logs, 0))
+    talk, start = Conversation(clock, throttle.link(2), Leader(logs), follower), clock.now
+    while clock.now < start + 15:
+        talk.exchange()
+        clock.move(way)
+    assert mean_rate(follower.received, start + 3, start + 15) >= least * RATE
+    assert worst_second(follower.received) <= 1.04 * RATE
+
+
 def test_nothing_is_set_aside_before_a_late_leader_answers() -> None:
     """All its answers begin after two seconds, so none of them ever came at once. Others have what it does not use."""
     clock = MovedClock()
