@@ -320,7 +320,7 @@ class SideMeter:
                     spans[term].append((position, position + seen.size, bool(is_bounded)))
                 position += seen.size
         found = [Covered(term.meter, of_term, term.meter.rate) for term, of_term in spans.items() if of_term]
-        if is_probe and self.allowed.takes_out and any(one.bounded for one in found):
+        if is_probe and self.allowed.takes_out and any(one.bounded and one.rate is not None for one in found):
             self.world.violate("probes", f"{self.side}: an offset probe brought records")
         return found
 
