@@ -205,6 +205,8 @@ def _granted(
     wait_left = (
         0 if view.state.partitions.unknown_count else max(0, view.request.max_wait_ms - round(view.held_seconds * 1000))
     )
+    if view.is_offered:  # whoever was held here for long would else leave the leader's line before its turn
+        wait_left = max(wait_left, min(view.request.max_wait_ms, round(CLAIM_SECONDS * 1000)))
     min_bytes = _min_bytes(view, grants, parts)
     if min_bytes > _AT_ONCE:
         wait_left = min(wait_left, round(LONGEST_RIDE_SECONDS * 1000))
