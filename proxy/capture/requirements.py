@@ -93,24 +93,28 @@ def check_broker(port: int) -> None:
         )
 
 
-def drop_connections(port: int, peers: list[str], *, incoming: bool, outgoing: bool) -> str | None:
+def drop_connections(
+    port: int, peers: list[str], *, incoming: bool, outgoing: bool, from_others_than: list[str] | None = None
+) -> str | None:
     """Break the connections with brokers that stand, so that they are made anew; sidecars' own stay.
 
-    Returns why it could not be done; None where it was.
+    `from_others_than`: all incoming ones are broken, but those from these addresses. Returns why it could not be done;
+    None where it was.
     """
     ends = [end for end, wanted in ((f"sport = :{port}", incoming), (f"dport = :{port}", outgoing)) if wanted]
-    for first in range(0, len(peers), 50):
-        hosts = " or ".join(f"dst {_host(peer)}" for peer in peers[first : first + 50])
-        chosen = f"( {' or '.join(ends)} ) and ( {hosts} ) and not fwmark = {MARK:#x}/{MARK_MASK:#x}"
+    chosen = [f"( {' or '.join(ends)} ) and ( {_hosts(peers[at : at + 50])} )" for at in range(0, len(peers), 50)]
+    if from_others_than is not None:
+        chosen.append(f"sport = :{port} and not ( {_hosts(from_others_than)} )")
+    for one in chosen:
         try:
-            _ss("-KtnH", "state", "established", chosen)
+            _ss("-KtnH", "state", "established", f"{one} and not fwmark = {MARK:#x}/{MARK_MASK:#x}")
         except CaptureError as error:
             return str(error)
     return None
 
 
-def _host(peer: str) -> str:
-    return f"[{peer}]" if ":" in peer else peer
+def _hosts(addresses: list[str]) -> str:
+    return " or ".join([f"dst [{one}]" if ":" in one else f"dst {one}" for one in addresses])
 
 
 def _has_net_admin(status: Path) -> bool:
