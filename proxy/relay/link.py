@@ -114,7 +114,9 @@ class Link:
         if core.phase == "draining":
             # only the peers know what is in flight on an opaque connection: it goes on until the time is over
             if not core.requests.opaque and not core.is_working:
-                self._unread += core.give_up_held() + self.from_client.drop()
+                self._unread += core.give_up_held()
+                if not core.requests.missing:  # else the rest of a request that was held waits for its turn to go
+                    self._unread += self.from_client.drop()
                 self.from_client.large_reads = False
             self._loop.call_soon(self._finish_if_idle)  # after the bytes that arrived were sent
         self._note_kept()

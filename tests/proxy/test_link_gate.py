@@ -188,6 +188,23 @@ async def test_a_drain_gives_a_held_request_back_to_its_client_unsent() -> None:
         await draining
 
 
+async def test_a_drain_lets_a_request_that_was_held_until_now_end() -> None:
+    """Its bytes wait for a turn of their own. Without them no answer came, and its client waited until it gave up."""
+    async with relaying() as relay:
+        gated(relay, Gate())
+        client, broker = await relay.connect()
+        await client.send(produce(1, 1) + request(3, 0, 2))
+        await relay.until(lambda: has_held(relay))
+        for link in relay.listener.links:
+            link.replan()
+        relay.listener.drain_links()
+        await broker.expect(produce(1, 1))
+        await broker.send(response(1))
+        await client.expect(response(1))
+        await client.expect_end()
+        await broker.expect_end()
+
+
 async def test_nothing_is_forwarded_for_a_client_gone_while_held() -> None:
     async with relaying() as relay:
         gated(relay, Gate())
