@@ -9,6 +9,7 @@ from tests.integration.moves import MB, MESSAGE_BYTES, assert_keeps, assert_thro
 from weir.lab.cluster import Cluster
 from weir.lab.modes import Mode
 from weir.lab.produce import fill
+from weir.quota.figures import SHARE_SECONDS
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -65,8 +66,10 @@ def test_asymmetric_moves_keep_the_quotas(
     free = cluster.received_bytes(7, [(topic, 6)])
     with seven, eight, free:
         cluster.reassign({(topic, partition): ids for partition, ids in moves.items()}, seconds=60)
+    # leaders with a quota, or on a busy machine, answer late, and all that was asked of them may come in one moment
+    lent = SHARE_SECONDS * (follower or 0)
     for received in (seven, eight):
-        assert_keeps(received.series(), each, least=LEAST_MEAN, batch_bytes=3 * MESSAGE_BYTES)
+        assert_keeps(received.series(), each, least=LEAST_MEAN, batch_bytes=3 * MESSAGE_BYTES + round(lent))
         assert free.series().span[1] < received.series().span[1] / 2
     for partition, ids in moves.items():
         cluster.compare_segments(topic, partition, *ids)
