@@ -15,6 +15,7 @@ from weir.protocol.header import SIZE, RequestHeader, decode_request_header, enc
 from weir.protocol.primitives import CLASSIC, COMPACT, NO_TAGS
 from weir.protocol.request_topics import (
     RequestTopic,
+    Runs,
     after_identified_topics,
     check_counts,
     read_classic_topics,
@@ -106,8 +107,10 @@ def decode_fetch_request(frame: bytes) -> FetchRequest:
     return at_once(fetch_request_steps(frame))
 
 
-def fetch_request_steps(frame: bytes) -> Steps[FetchRequest]:
+def fetch_request_steps(frame: bytes, runs: Runs | None = None) -> Steps[FetchRequest]:
     """Decode a whole Fetch request in steps. `frame` is everything after its 4-byte size.
+
+    `runs` are those of the request that came before on the connection, see `read_classic_topics`.
 
     Raises MalformedFrame when lengths and counts do not add up to the frame, TooMany when it lists more topics or
     partitions than are decoded, and UnsupportedVersion when the version is not in FETCH_VERSIONS.
@@ -126,7 +129,7 @@ def fetch_request_steps(frame: bytes) -> Steps[FetchRequest]:
     if row.is_flexible:
         topics, at = yield from read_compact_topics(frame, head_end, row)
     else:
-        topics, at = yield from read_classic_topics(frame, head_end, row)
+        topics, at = yield from read_classic_topics(frame, head_end, row, {} if runs is None else runs)
     forgotten: tuple[ForgottenTopic, ...] = ()
     rack_id = b""
     encoding = COMPACT if row.is_flexible else CLASSIC

@@ -117,9 +117,10 @@ class FetchVersion:
 
     def with_no_bytes(self, entries: bytes, stride: int) -> bytes:
         """Return the same partitions with partition_max_bytes 0, without a loop over them."""
-        end = self.partition_size
+        end = self.request_partition.layout.size
         if len(entries) == stride:
-            return entries[: end - SIZE.size] + _NO_BYTES + entries[end:]
+            kept = entries[: end - SIZE.size] + _NO_BYTES
+            return kept if end == stride else kept + entries[end:]
         zeroed = bytearray(entries)
         zeros = bytes(len(entries) // stride)
         for byte in range(end - SIZE.size, end):

@@ -28,6 +28,7 @@ from weir.protocol.request_events import (
 )
 from weir.protocol.request_head import Head, RequestHead, read_request_head
 from weir.protocol.request_sender import MOST_FETCH_START, MOST_START, RequestSender
+from weir.protocol.request_topics import Runs
 from weir.protocol.response_stream import ResponseWatcher
 from weir.protocol.steps import Steps, T, at_once
 
@@ -75,6 +76,7 @@ class RequestStream(FrameStream):
         "_first",
         "_frame",
         "_needed",
+        "_runs",
         "_waiting",
         "consumed",
         "decode_fetch",
@@ -98,6 +100,7 @@ class RequestStream(FrameStream):
         self._needed = 0  # bytes to hold back before more of the request's head can be read
         self._collecting: RequestHead | None = None  # the request that is being collected
         self._frame = bytearray()  # what was collected of it, with the size prefix
+        self._runs: Runs = {}  # of the last fetch that was decoded in here
 
     @property
     def missing(self) -> int:
@@ -325,13 +328,13 @@ class RequestStream(FrameStream):
             replica_id = replica_id_at_end(frame, len(frame))
             is_wanted = replica_id is not None and self.decode_fetch(replica_id, head.api_version)
         if is_wanted and (head.replica_id is None or len(frame) > _SHORT_FRAME):
-            request = yield from _in_parts(_decoded(frame))
+            request = yield from _in_parts(_decoded(frame, self._runs))
         if head.replica_id is None and (replica_id is None or isinstance(request, ProtocolError)):
             # The fault may come after the sender, or be none at all in a layout that weir reads wrongly.
             replica_id, reason = yield from _in_parts(_sender_of(frame))
             is_wanted = replica_id is not None and self.decode_fetch(replica_id, head.api_version)
             if is_wanted and request is None:
-                request = yield from _in_parts(_decoded(frame))
+                request = yield from _in_parts(_decoded(frame, self._runs))
         elif isinstance(request, FetchRequest) and request.replica_id != replica_id:
             is_wanted = self.decode_fetch(request.replica_id, head.api_version)
         self._frame = bytearray()
@@ -354,9 +357,9 @@ def _in_parts(steps: Steps[T]) -> Generator[RequestEvent, None, T]:
         yield PartDecoded()
 
 
-def _decoded(frame: bytes) -> Steps[FetchRequest | ProtocolError]:
+def _decoded(frame: bytes, runs: Runs) -> Steps[FetchRequest | ProtocolError]:
     try:
-        return (yield from fetch_request_steps(frame))
+        return (yield from fetch_request_steps(frame, runs))
     except (MalformedFrame, TooMany) as error:
         return error
 

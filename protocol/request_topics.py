@@ -1,6 +1,7 @@
 """The topics array of a Fetch request; the partitions stay packed."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from weir.protocol.errors import MalformedFrame, TooMany
@@ -20,11 +21,14 @@ MOST_PARTITIONS: Final = 200_000
 
 _STEP_TOPICS: Final = 500  # in one step of about 1 ms
 _STEP_PARTITIONS: Final = 5_000  # that look different, in one step
+_RUN_TOPICS: Final = 32  # that are compared at once with those of the request before
+_MOST_KEPT: Final = 2**20  # bytes of topics that are kept to be compared
 _SMALLEST_COMPACT_TOPIC: Final = 3  # one byte each for an empty name's length, a count, and a tag buffer
 _SMALLEST_TAGS: Final = len(NO_TAGS)
 # learnt from one request: where every topic looks different, learning costs more than it saves
 _MOST_PATTERNS: Final = 1_000
 _SHORT_TAGS: Final = 64  # bytes: topics with longer tags are not compared, as it would cost more than it saves
+_LENGTHS: Final = [STRING_LENGTH.pack(length) for length in range(250)]  # of all names that Kafka allows
 _FEW_PARTITIONS: Final = 8  # of a topic: from there on, looking at each topic costs less than comparing many
 
 
@@ -45,6 +49,9 @@ class RequestTopic(NamedTuple):
     tags: bytes = b""
 
 
+_ENTRIES: Final = itemgetter(1)
+
+
 class _Pattern(NamedTuple):
     """What partitions of one stride look like: `columns` has (offset, value) of each byte of a tag length."""
 
@@ -58,6 +65,13 @@ def check_counts(topics: int, partitions: int = 0) -> None:
         raise TooMany("topics", topics, MOST_TOPICS)
     if partitions > MOST_PARTITIONS:
         raise TooMany("partitions", partitions, MOST_PARTITIONS)
+
+
+def count_partitions(topics: Sequence[RequestTopic], row: FetchVersion) -> int:
+    """Return how many partitions `topics` of a request have."""
+    if row.is_flexible:
+        return sum([len(entries) // stride for _, entries, stride, _ in topics])
+    return sum(map(len, map(_ENTRIES, topics))) // row.partition_size  # all have one size: no loop
 
 
 def smallest_topic(row: FetchVersion) -> int:
@@ -84,9 +98,28 @@ def write_name(name: bytes, row: FetchVersion) -> bytes:
     return (COMPACT if row.is_flexible else CLASSIC).string(name)
 
 
-def read_classic_topics(frame: bytes, position: int, row: FetchVersion) -> Steps[tuple[list[RequestTopic], int]]:
-    """Read the topics array at `position`, below v12. Returns it and the offset after it; raises as `check_counts`."""
-    size = len(frame)
+class TopicRun(NamedTuple):
+    """Neighbouring topics of one request: `wire` as they came, and the sum of their `partitions`."""
+
+    wire: bytes
+    topics: list[RequestTopic]
+    partitions: int
+    stride: int
+
+
+Runs = dict[bytes, TopicRun]
+"""The topics of one request in runs, each by the name of its first topic."""
+
+
+def read_classic_topics(
+    frame: bytes, position: int, row: FetchVersion, runs: Runs
+) -> Steps[tuple[list[RequestTopic], int]]:
+    """Read the topics array at `position`, below v12. Returns it and the offset after it; raises as `check_counts`.
+
+    `runs` are those of the request before, and then of this one. A run that came before is not read again: a follower
+    changes little from one fetch to the next.
+    """
+    frame, size = bytes(frame), len(frame)  # names of a bytearray could not be looked up
     stride = row.partition_size
     if position + COUNT.size > size:
         raise MalformedFrame("the frame ends within the count of topics", size)
@@ -95,43 +128,64 @@ def read_classic_topics(frame: bytes, position: int, row: FetchVersion) -> Steps
     if not 0 <= count <= (size - position) // SMALLEST_TOPIC:
         raise MalformedFrame(f"{count} topics cannot stand in {size - position} bytes", position - COUNT.size)
     check_counts(count)
-    total = 0
+    total = done = 0
     topics: list[RequestTopic] = []
+    kept, first_at, step_end = Runs(), position, _STEP_TOPICS
+    run_at, run_from, run_total = position, 0, 0  # where the run that is put together begins
     string_length, entry_count = STRING_LENGTH.unpack_from, COUNT.unpack_from  # saves two look-ups for each topic
     make = tuple.__new__  # takes half as long as the class's own constructor
-    while count > len(topics):
-        for _ in range(min(count - len(topics), _STEP_TOPICS)):
-            name_start = position + 2
-            if name_start > size:
-                raise MalformedFrame("the frame ends within the length of a topic name", size)
-            (length,) = string_length(frame, position)
-            name_end = name_start + length
-            entries_start = name_end + 4
-            if length < 0 or entries_start > size:
-                raise MalformedFrame(f"a topic name of {length} bytes does not fit into the frame", position)
+    while done < count:
+        if done >= step_end:
+            step_end = done + _STEP_TOPICS
+            yield
+        name_start = position + 2
+        if name_start > size:
+            raise MalformedFrame("the frame ends within the length of a topic name", size)
+        (length,) = string_length(frame, position)
+        name_end = name_start + length
+        entries_start = name_end + 4
+        if length < 0 or entries_start > size:
+            raise MalformedFrame(f"a topic name of {length} bytes does not fit into the frame", position)
+        name = frame[name_start:name_end]
+        run = runs.get(name)
+        is_known = run is not None and run.stride == stride and frame.startswith(run.wire, position)
+        if run is not None and is_known and len(run.topics) <= count - done:
+            position += len(run.wire)
+            total += run.partitions
+            topics += run.topics
+            done += len(run.topics)
+        else:
             (partitions,) = entry_count(frame, name_end)
             position = entries_start + partitions * stride
             if partitions < 0 or position > size:
                 raise MalformedFrame(f"{partitions} partitions do not fit into the frame", name_end)
             total += partitions
-            if total > MOST_PARTITIONS:
-                check_counts(count, total)
-            topics.append(make(RequestTopic, (frame[name_start:name_end], frame[entries_start:position], stride, b"")))
-        if count > len(topics):
-            yield
+            topics.append(make(RequestTopic, (name, frame[entries_start:position], stride, b"")))
+            done += 1
+        if total > MOST_PARTITIONS:
+            check_counts(count, total)
+        if done >= run_from + _RUN_TOPICS:
+            kept[topics[run_from].name] = TopicRun(frame[run_at:position], topics[run_from:], total - run_total, stride)
+            run_at, run_from, run_total = position, done, total
+    runs.clear()
+    if position - first_at <= _MOST_KEPT:
+        runs.update(kept)
     return topics, position
 
 
 def write_classic_topics(parts: list[bytes], topics: Sequence[RequestTopic], row: FetchVersion) -> Steps[None]:
     """Append the topics array of a version below v12. ValueError when a topic's entries are of another version."""
     size = row.partition_size
-    string_length, entry_count = STRING_LENGTH.pack, COUNT.pack
+    string_length, entry_count, one = STRING_LENGTH.pack, COUNT.pack, COUNT.pack(1)
     parts.append(entry_count(len(topics)))
     for start in range(0, len(topics), _STEP_TOPICS):
         if start:
             yield
         step: list[bytes] = []
         for name, entries, stride, _ in topics[start : start + _STEP_TOPICS]:
+            if len(entries) == size == stride and len(name) < len(_LENGTHS):
+                step += (_LENGTHS[len(name)], name, one, entries)  # most topics of a long list: no call for each
+                continue
             if stride != size or len(entries) % size:
                 raise ValueError(f"Entries of {stride} bytes cannot stand in v{row.api_version}, which has {size}.")
             step += (string_length(len(name)), name, entry_count(len(entries) // stride), entries)

@@ -21,6 +21,8 @@ _GROWTH: Final = 4  # the factor by which a run that fits grows, and one that do
 _NULL: Final = -1  # the size of records that are null
 _EMPTY_SIZE: Final = SIZE.pack(0)
 _NULL_SIZE: Final = SIZE.pack(_NULL)
+_NO_RECORDS: Final = (_EMPTY_SIZE, _NULL_SIZE)
+_WINDOW: Final = 2**14  # bytes that are copied to read topics: where records follow, the rest was copied in vain
 _LIKE_NO_RECORDS: Final = b"\x00\xff"  # the values of the bytes in a size of 0 or -1
 _COMPACT_NULL_OR_EMPTY: Final = b"\x00\x01"
 _ONE_BYTE: Final = 0x80  # what is below takes one byte as a varint
@@ -47,36 +49,40 @@ class ClassicBody(ResponseBody):
 
     def _read_topics(self, view: memoryview, at: int, end: int) -> int:
         stride, is_idle, topics = self._smallest, self._is_idle, self.topics
-        is_long, longest_name = stride > RESPONSE_ENTRY.size, self._longest_name
+        is_long, longest_name, is_plain = stride > RESPONSE_ENTRY.size, self._longest_name, not self._transactions_at
         string_length, entry_count = STRING_LENGTH.unpack_from, COUNT.unpack_from
         make = tuple.__new__  # at half of what the class's own constructor costs
+        none = list[RecordsSeen]()  # one for all topics without records
         frame_end = at + self.left
         topics_left, allowed = self._topics_left, self._allowed
-        while topics_left and at + SMALLEST_TOPIC <= end:
-            (length,) = string_length(view, at)
-            name_start = at + 2
+        data = view[at : min(end, at + _WINDOW)].tobytes()  # slices of bytes take half as long as those of a view
+        base, size = at, len(data)
+        while topics_left and at - base + SMALLEST_TOPIC <= size:
+            name_start = at - base + 2
+            (length,) = string_length(data, name_start - 2)
             name_end = name_start + length
             entries = name_end + 4
-            if not 0 <= length <= longest_name or entries > end:
+            if not 0 <= length <= longest_name or entries > size:
                 break
-            (partitions,) = entry_count(view, name_end)
+            (partitions,) = entry_count(data, name_end)
             stop = entries + partitions * stride
-            if not 0 <= partitions <= allowed or stop > frame_end:
+            if not 0 <= partitions <= allowed or base + stop > frame_end:
                 break
-            name = view[name_start:name_end].tobytes()
-            if stop <= end:
-                headers = view[entries:stop].tobytes()
-                if is_idle(headers, partitions):
+            name = data[name_start:name_end]
+            if stop <= size:
+                headers = data[entries:stop]
+                is_one = is_plain and partitions == 1
+                if headers.endswith(_NO_RECORDS) if is_one else is_idle(headers, partitions):
                     if is_long:
                         headers = self._shortened(headers, partitions)
-                    topics.append(make(ScannedTopic, (name, headers, [], ())))
+                    topics.append(make(ScannedTopic, (name, headers, none, ())))
                     topics_left -= 1
                     allowed -= partitions
-                    at = stop
+                    at = base + stop
                     continue
-            self.left, self._topics_left, self._allowed = frame_end - entries, topics_left, allowed
+            self.left, self._topics_left, self._allowed = frame_end - base - entries, topics_left, allowed
             self._enter_topic(name, partitions)
-            at = self._read_partitions(view, entries, end)
+            at = self._read_partitions(view, base + entries, end)
             if self._in_topic:
                 return at
             topics_left, allowed = self._topics_left, self._allowed
@@ -156,7 +162,7 @@ class ClassicBody(ResponseBody):
         if self._transactions_at and not _all_null_or_empty(headers, count, self._transactions_at, stride):
             return False
         if count == 1:
-            return headers.endswith((_EMPTY_SIZE, _NULL_SIZE))
+            return headers.endswith(_NO_RECORDS)
         return _all_null_or_empty(headers, count, stride - SIZE.size, stride)
 
     def _shortened(self, headers: bytes, count: int) -> bytes:

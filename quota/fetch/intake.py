@@ -9,6 +9,7 @@ from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_session import FIRST_SESSION_VERSION
 from weir.protocol.fetch_versions import FetchVersion
+from weir.protocol.request_topics import count_partitions
 from weir.protocol.steps import PER_STEP, Steps, StepWork
 from weir.quota.fetch.partitions import LinkPartitions
 from weir.quota.fetch.state import UNKNOWN_OFFSET, ReplicaPartition, ReplicaTopic
@@ -27,7 +28,7 @@ def take_whole(link: LinkPartitions, request: FetchRequest, now: float) -> Steps
     """Take in a request that lists every partition. Done in steps."""
     count = 0
     for first in range(0, len(request.topics), PER_STEP):
-        count += sum([len(entries) // stride for _, entries, stride, _ in request.topics[first : first + PER_STEP]])
+        count += count_partitions(request.topics[first : first + PER_STEP], link.sessions.row)
         if len(request.topics) > PER_STEP:
             yield
     if count > MOST_PARTITIONS:
@@ -238,8 +239,7 @@ def _set_aside_absent(link: LinkPartitions, request: FetchRequest, now: float) -
     for name, entries, stride, _ in request.topics:
         if work.is_enough(1 + len(entries) // stride):
             yield
-        ids = present.setdefault(name, set())
-        ids.update([entry[0] for entry in row.requested(stride).iter_unpack(entries)])
+        present.setdefault(name, set()).update([entry[0] for entry in row.requested(stride).iter_unpack(entries)])
     work = StepWork(PARTITIONS_PER_STEP)
     for name, topic in list(link.topics.items()):
         kept = present.get(name, set())
