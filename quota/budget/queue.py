@@ -45,6 +45,8 @@ class BudgetQueue:
         self._clock = clock
         self.claims: dict[Hashable, Claim] = {}  # by link, also those that have lapsed
         self._line: list[Claim] = []  # the same, the next one first
+        self._of: dict[Hashable, list[Claim]] = {}  # the same by broker
+        self._oldest = math.inf  # none has lapsed earlier (clock seconds)
         self._urgent = 0  # how many of them are urgent
         self.turn_bytes = 1.0  # how much one turn is at present
         self._finished: dict[Hashable, float] = {}  # by broker: where its last turn ended, in turns
@@ -56,11 +58,10 @@ class BudgetQueue:
         """Return the bytes claimed by the links ahead of `link`, or of where it would stand."""
         now, line, own = self._clock(), self._line, self.claims.get(link)
         place = (self._start_of(link if broker is None else broker), self._number) if own is None else own.place
-        index = bisect_left(line, place, key=_PLACE)
-        in_front, behind = line[:index], line[index:]
+        in_front = line[: (index := bisect_left(line, place, key=_PLACE))]
         if self._has_ranks(is_urgent=is_urgent):
             in_front = [claim for claim in in_front if claim.is_urgent or not is_urgent]
-            in_front += [claim for claim in behind if claim.is_urgent and claim is not own and not is_urgent]
+            in_front += [claim for claim in line[index:] if claim.is_urgent and claim is not own and not is_urgent]
         return sum([claim.size for claim in in_front if claim.until >= now])
 
     def first(self) -> Hashable | None:
@@ -88,8 +89,10 @@ class BudgetQueue:
             broker = link if broker is None else broker
             claim = self.claims[link] = Claim(link, broker, (self._start_of(broker), self._number))
             insort(self._line, claim, key=_PLACE)
+            insort(self._of.setdefault(broker, []), claim, key=_PLACE)
             self._number += 1
         claim.size, claim.share, claim.until = size, size if share is None else share, until
+        self._oldest = min(self._oldest, until)
         claim.turns = claim.share / self.turn_bytes
         self._urgent += is_urgent - claim.is_urgent
         claim.is_urgent = is_urgent
@@ -103,10 +106,10 @@ class BudgetQueue:
         if claim is not None:
             self._reached = max(self._reached, start)
         self.leave(link)
-        if self._line:
-            long_ago = self._clock() - STUCK_SECONDS
+        if self._oldest < (long_ago := self._clock() - STUCK_SECONDS):
             for lapsed in [claim.link for claim in self._line if claim.until < long_ago]:
                 self.leave(lapsed)
+            self._oldest = min([claim.until for claim in self._line], default=math.inf)
         if not self.claims or len(self._finished) > MOST_FINISHED:
             self._finished = {}  # nobody waits: nothing had so far counts (or ids are made up)
         else:
@@ -127,11 +130,14 @@ class BudgetQueue:
         if claim is not None:
             self._urgent -= claim.is_urgent
             self._line.remove(claim)
+            self._of[claim.broker].remove(claim)
+            if not self._of[claim.broker]:
+                del self._of[claim.broker]
 
     def _start_of(self, broker: Hashable) -> float:
         """Return where a broker's next turn begins: after its last one, and after all that it waits for."""
         start = max(self._reached, self._finished.get(broker, 0.0))
-        return start + sum([claim.turns for claim in self._line if claim.broker == broker])
+        return start + sum([claim.turns for claim in self._of.get(broker, ())])
 
     def _has_ranks(self, *, is_urgent: bool = False) -> bool:
         """Whether urgent links go first: not for one turn where the others are owed a whole one."""

@@ -39,14 +39,12 @@ class InSyncOnly:
             return Answer(encode_fetch_response(version, request.header.correlation_id, 0, [], error_code=error))
         asks_all = now >= self._asked_at + PROBE_SECONDS
         row = fetch_version(version)
-        in_sync: list[RequestTopic] = []
-        asked: list[RequestTopic] = []
+        in_sync, asked = list[RequestTopic](), list[RequestTopic]()
         left_out: list[ResponseTopic] = []
         asked_for: set[tuple[bytes, int]] = set()
         work = StepWork(PER_STEP)
         for name, entries, stride, tags in request.topics:
-            kept: list[bytes] = []
-            zero: list[bytes] = []
+            kept, zero = list[bytes](), list[bytes]()
             behind: list[tuple[int, int]] = []
             for start, (partition, fetch_offset, _) in zip(
                 range(0, len(entries), stride), row.requested(stride).iter_unpack(entries), strict=True

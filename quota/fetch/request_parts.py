@@ -80,8 +80,7 @@ def changes(
             yield
     lists_all = sessions.leader.epoch == INITIAL_EPOCH  # it has no session to build on
     state.throttle.stats.full_fetches_sent += lists_all
-    front: list[ReplicaPartition] = []
-    gone: list[ReplicaPartition] = []
+    front, gone = list[ReplicaPartition](), list[ReplicaPartition]()
     for number, replica in enumerate(list(state.partitions) if lists_all else sessions.touched, start=1):
         if not number % PER_STEP:
             yield
@@ -133,8 +132,7 @@ def _treated_topics(
     grants in front of everything: where the others fill every answer, they would take turns if there were no quota.
     """
     row, topics = state.sessions.row, state.partitions.topics
-    front: list[RequestTopic] = []
-    asked: list[RequestTopic] = []
+    front, asked = list[RequestTopic](), list[RequestTopic]()
     caps, found = dict(grants), dict[ReplicaPartition, bytes]()
     granted_topics = {replica.topic for replica in caps}
     asks_for_none, make = state.partitions.is_asked_for_none, tuple.__new__  # half of what RequestTopic() costs
@@ -156,8 +154,7 @@ def _treated_topics(
             continue
         if work.is_enough(len(entries) // stride):
             yield
-        kept: list[bytes] = []
-        zero: list[bytes] = []
+        kept, zero = list[bytes](), list[bytes]()
         requested: Iterable[tuple[int, tuple[int, ...]]] = zip(
             range(0, len(entries), stride), row.requested(stride).iter_unpack(entries), strict=True
         )
@@ -190,8 +187,7 @@ def _treated_topics(
 
 def _in_topics(sent: Iterable[tuple[ReplicaPartition, bytes]]) -> Steps[list[RequestTopic]]:
     """Join neighbours of one topic and stride."""
-    topics: list[RequestTopic] = []
-    entries: list[bytes] = []
+    topics, entries = list[RequestTopic](), list[bytes]()
     topic, stride = None, 0
     for number, (replica, entry) in enumerate(sent, start=1):
         if not number % PER_STEP:

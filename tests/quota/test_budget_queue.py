@@ -204,6 +204,29 @@ def test_what_is_ahead_is_what_the_claims_in_front_ask_for(drawn: DataObject) ->
             assert turns.ahead_of(asking, is_urgent=is_urgent) == expected
 
 
+def test_links_of_one_broker_stand_behind_each_other() -> None:
+    clock = MovedClock()
+    turns = BudgetQueue(clock)
+    turns.turn_bytes = 10
+    for link, broker, size in (("a1", 1, 10), ("a2", 1, 10), ("b1", 2, 15), ("b2", 2, 15)):
+        turns.wait(link, size, clock.now + 1, broker=broker)
+    assert [turns.ahead_of(link) for link in ("a1", "b1", "a2", "b2")] == [0, 10, 25, 35]
+    turns.leave("a1")
+    turns.wait("a3", 10, clock.now + 1, broker=1)  # behind a2, and no longer behind a1
+    assert [turns.ahead_of(link) for link in ("b1", "a2", "a3", "b2")] == [0, 15, 25, 35]
+
+
+def test_each_claim_that_lapsed_long_ago_is_forgotten() -> None:
+    clock = MovedClock()
+    turns = BudgetQueue(clock)
+    turns.wait("early", 10, clock.now + 1)
+    turns.wait("late", 10, clock.now + 4)
+    for seconds, left in ((5.9, {"early", "late"}), (0.2, {"late"}), (2.8, {"late"}), (0.2, set())):
+        clock.move(seconds)
+        turns.served("another", 10, is_urgent=False)
+        assert turns.claims.keys() == left
+
+
 def test_next_in_line_is_the_first_turn() -> None:
     clock = MovedClock()
     throttle = Throttle("leader", 1, clock, ThrottleSettings(rate=1000))
