@@ -80,7 +80,8 @@ def encode_fetch_response(
         row.response_head.layout.pack(*[head[name] for name in row.response_head.names]),
         encoding.count(len(topics)),
     ]
-    _write_topics(parts, row, topics)
+    if topics:  # most made-up answers of one link among hundreds have none
+        _write_topics(parts, row, topics)
     parts.append(encoding.tags(b""))
     parts[0] = SIZE.pack(sum(map(len, parts)))
     return b"".join(parts)

@@ -131,13 +131,10 @@ def read_classic_topics(
     total = done = 0
     topics: list[RequestTopic] = []
     kept, first_at, step_end = Runs(), position, _STEP_TOPICS
-    run_at, run_from, run_total = position, 0, 0  # where the run that is put together begins
+    run_at, run_from, run_end, run_total = position, 0, _RUN_TOPICS, 0  # of the run that is put together
     string_length, entry_count = STRING_LENGTH.unpack_from, COUNT.unpack_from  # saves two look-ups for each topic
-    make = tuple.__new__  # takes half as long as the class's own constructor
+    make, append = tuple.__new__, topics.append  # takes half as long as the class's own constructor
     while done < count:
-        if done >= step_end:
-            step_end = done + _STEP_TOPICS
-            yield
         name_start = position + 2
         if name_start > size:
             raise MalformedFrame("the frame ends within the length of a topic name", size)
@@ -148,25 +145,32 @@ def read_classic_topics(
             raise MalformedFrame(f"a topic name of {length} bytes does not fit into the frame", position)
         name = frame[name_start:name_end]
         run = runs.get(name)
-        is_known = run is not None and run.stride == stride and frame.startswith(run.wire, position)
-        if run is not None and is_known and len(run.topics) <= count - done:
-            position += len(run.wire)
-            total += run.partitions
-            topics += run.topics
-            done += len(run.topics)
-        else:
+        if (
+            run is None
+            or run.stride != stride
+            or done + len(run.topics) > count
+            or not frame.startswith(run.wire, position)
+        ):
             (partitions,) = entry_count(frame, name_end)
             position = entries_start + partitions * stride
             if partitions < 0 or position > size:
                 raise MalformedFrame(f"{partitions} partitions do not fit into the frame", name_end)
             total += partitions
-            topics.append(make(RequestTopic, (name, frame[entries_start:position], stride, b"")))
+            append(make(RequestTopic, (name, frame[entries_start:position], stride, b"")))
             done += 1
+        else:
+            position += len(run.wire)
+            total += run.partitions
+            topics += run.topics
+            done += len(run.topics)
         if total > MOST_PARTITIONS:
             check_counts(count, total)
-        if done >= run_from + _RUN_TOPICS:
+        if done >= run_end:
             kept[topics[run_from].name] = TopicRun(frame[run_at:position], topics[run_from:], total - run_total, stride)
-            run_at, run_from, run_total = position, done, total
+            run_at, run_from, run_end, run_total = position, done, done + _RUN_TOPICS, total
+            if step_end <= done < count:
+                step_end = done + _STEP_TOPICS
+                yield
     runs.clear()
     if position - first_at <= _MOST_KEPT:
         runs.update(kept)
