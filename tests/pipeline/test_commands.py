@@ -85,9 +85,15 @@ def _run(command: tuple[str, ...], samples: Path, tables: Path, **variables: str
     return build.returncode, out.splitlines(), error.splitlines()
 
 
+def _is_staging(tables: Path) -> bool:
+    """Whether a table's file is there. Spark removes folders meanwhile, which stops `Path.glob`, and not `os.walk`."""
+    files = (name for folder, _, names in os.walk(tables) if "date=" in folder for name in names)
+    return any(name.startswith("part-") for name in files)
+
+
 def _wait_until_staging(build: subprocess.Popen[str], tables: Path) -> None:
     deadline = time.monotonic() + SECONDS
-    while not list(tables.glob("date=*/*/*/**/part-*")):
+    while not _is_staging(tables):
         assert build.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.01)
