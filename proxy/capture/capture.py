@@ -39,8 +39,8 @@ class Capture:
     """One sidecar's capture, from `listen` to `close`.
 
     - It is in the path while the brokers' addresses are known and, with `when` "throttled", a throttle is in force.
-    - It goes in by breaking the connections that stand, once: whoever had one comes back through the sidecar, clients
-      too where it captures anyone. So it does with the connections of a broker whose address it learns later.
+    - It goes in by breaking the connections that stand, once: whoever had one comes back through the sidecar. So it
+      does with the connections of a broker whose address it learns later.
     - With TLS that ends here it stays out, or steps out, where followers could not have TLS with it (TlsTrial).
     - While it is paused it is out of the path.
     - It steps out by letting new connections pass beside it, and closing those it carries between two requests.
@@ -308,21 +308,16 @@ class Capture:
         self._log.fault("capture_failed", f"port {self.settings.port}", reason=reason, effect="nothing is captured")
 
     async def _break_direct(self) -> None:
-        """Break the connections that passed beside this sidecar before: of all that it captures, or of new peers."""
+        """Break the connections that passed beside this sidecar before: of all peers, or of those just learnt."""
         fresh = self._peers.keys() - self._dropped
         if self.is_in and not fresh:
             return
-        sides = self.settings.sides
-        is_for_all = self.settings.from_ == "anyone" and "leader" in sides and not self.is_in
         self.is_in = True
         self._dropped |= fresh
+        sides = self.settings.sides
+        hosts = sorted(map(str, fresh))
         reason = await asyncio.to_thread(
-            self._drop,
-            self.settings.port,
-            sorted(map(str, fresh)),
-            incoming="leader" in sides,
-            outgoing="follower" in sides,
-            from_others_than=sorted(map(str, self._own)) if is_for_all else None,
+            self._drop, self.settings.port, hosts, incoming="leader" in sides, outgoing="follower" in sides
         )
         self._log.info("captured", port=self.settings.port, peers=len(self._peers), when=self.settings.when)
         if reason is not None:

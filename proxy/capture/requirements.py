@@ -93,28 +93,24 @@ def check_broker(port: int) -> None:
         )
 
 
-def drop_connections(
-    port: int, peers: list[str], *, incoming: bool, outgoing: bool, from_others_than: list[str] | None = None
-) -> str | None:
+def drop_connections(port: int, peers: list[str], *, incoming: bool, outgoing: bool) -> str | None:
     """Break the connections with brokers that stand, so that they are made anew; sidecars' own stay.
 
-    `from_others_than`: all incoming ones are broken, but those from these addresses. Returns why it could not be done;
-    None where it was.
+    Returns why it could not be done; None where it was.
     """
     ends = [end for end, wanted in ((f"sport = :{port}", incoming), (f"dport = :{port}", outgoing)) if wanted]
-    chosen = [f"( {' or '.join(ends)} ) and ( {_hosts(peers[at : at + 50])} )" for at in range(0, len(peers), 50)]
-    if from_others_than is not None:
-        chosen.append(f"sport = :{port} and not ( {_hosts(from_others_than)} )")
-    for one in chosen:
+    for first in range(0, len(peers), 50):
+        hosts = " or ".join(f"dst {_host(peer)}" for peer in peers[first : first + 50])
+        chosen = f"( {' or '.join(ends)} ) and ( {hosts} ) and not fwmark = {MARK:#x}/{MARK_MASK:#x}"
         try:
-            _ss("-KtnH", "state", "established", f"{one} and not fwmark = {MARK:#x}/{MARK_MASK:#x}")
+            _ss("-KtnH", "state", "established", chosen)
         except CaptureError as error:
             return str(error)
     return None
 
 
-def _hosts(addresses: list[str]) -> str:
-    return " or ".join([f"dst [{one}]" if ":" in one else f"dst {one}" for one in addresses])
+def _host(peer: str) -> str:
+    return f"[{peer}]" if ":" in peer else peer
 
 
 def _has_net_admin(status: Path) -> bool:

@@ -25,8 +25,7 @@ async def test_nothing_is_captured_before_the_brokers_are_known() -> None:
         assert packet_filter.is_alive
         assert capture.is_in
         assert capture.not_ready() is None
-        drop = {"port": 9092, "peers": ["10.0.0.2"], "incoming": True, "outgoing": True, "from_others_than": None}
-        assert dropped.options == drop
+        assert dropped.options == {"port": 9092, "peers": ["10.0.0.2"], "incoming": True, "outgoing": True}
 
 
 async def test_each_brokers_connections_drop_once_when_it_is_known() -> None:
@@ -38,31 +37,13 @@ async def test_each_brokers_connections_drop_once_when_it_is_known() -> None:
         capture.learn(joined)
         await settle()
         assert dropped.times == 2
-        drop = {"port": 9092, "peers": ["10.0.0.3"], "incoming": True, "outgoing": False, "from_others_than": None}
-        assert dropped.options == drop
+        assert dropped.options == {"port": 9092, "peers": ["10.0.0.3"], "incoming": True, "outgoing": False}
         assert "10.0.0.3" in "\n".join(packet_filter.told)
         assert sum("add table" in commands for commands in packet_filter.told) == 1
         for known in (BROKERS, joined):  # it goes, and comes back with the address that it had
             capture.learn(known)
             await settle()
         assert dropped.times == 2
-
-
-async def test_clients_that_stand_drop_where_anyone_is_captured() -> None:
-    """Each time that it goes in: they may have connected while it was out. A broker that joins changes nothing."""
-    async with capturing(from_="anyone") as (capture, _, dropped):
-        capture.learn(BROKERS)
-        await settle()
-        assert dropped.options["from_others_than"] == ["10.0.0.1"]
-        capture.learn({**BROKERS, 3: frozenset({ip_address("10.0.0.3")})})
-        await settle()
-        assert dropped.options["from_others_than"] is None
-        capture.pause.begin({})
-        await settle()
-        capture.pause.end()
-        await settle()
-        assert dropped.times == 3
-        assert dropped.options["from_others_than"] == ["10.0.0.1"]
 
 
 async def test_it_is_in_the_path_only_while_a_throttle_is_in_force() -> None:
