@@ -200,13 +200,14 @@ def _grants(view: FetchView) -> tuple[tuple[Grant, ...], dict[Quota, Part], tupl
 def _granted(
     view: FetchView, grants: tuple[Grant, ...], parts: Mapping[Quota, Part], claims: tuple[Claim, ...]
 ) -> FetchPlan:
+    max_wait_ms = view.request.max_wait_ms
+    wait_left = max(0, max_wait_ms - round(view.held_seconds * 1000))
+    if view.is_offered:  # whoever was held here for long would else leave the leader's line before its turn
+        wait_left = max(wait_left, min(max_wait_ms, round(CLAIM_SECONDS * 1000)))
     # A partition without a high watermark may be in sync. Asked for with 0 bytes, its new records would not end the
     # wait at the leader, so there is none.
-    wait_left = (
-        0 if view.state.partitions.unknown_count else max(0, view.request.max_wait_ms - round(view.held_seconds * 1000))
-    )
-    if view.is_offered:  # whoever was held here for long would else leave the leader's line before its turn
-        wait_left = max(wait_left, min(view.request.max_wait_ms, round(CLAIM_SECONDS * 1000)))
+    if view.state.partitions.unknown_count:
+        wait_left = 0
     min_bytes = _min_bytes(view, grants, parts)
     if min_bytes > _AT_ONCE:
         wait_left = min(wait_left, round(LONGEST_RIDE_SECONDS * 1000))

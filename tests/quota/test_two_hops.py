@@ -8,7 +8,7 @@ from tests.fakes.session_conversation import Hop, SessionLeader
 from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import RecordsSeen, ScannedTopic
 from weir.quota.fetch import intake
-from weir.quota.fetch.decisions import Forward
+from weir.quota.fetch.decisions import Forward, Hold
 from weir.quota.fetch.link import ReplicaLink
 from weir.quota.figures import ABSENT_SECONDS, MOST_OFFERED
 from weir.quota.scopes import Matching
@@ -128,6 +128,26 @@ def test_returning_partition_goes_by_the_high_watermark_told() -> None:
     follower.offsets[b"t", 0] = offset
     assert included(link, follower) == {(b"t", 1)}
     assert side.stats.offset_probes == asked_before
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_fetch_that_was_held_waits_in_the_leaders_line_too(is_known: bool) -> None:
+    """Else it would leave there before its turn. Where a partition may be in sync it waits nowhere."""
+    clock = MovedClock()
+    leader = Leader({(b"t", partition): Log([BATCH] * 4_000) for partition in range(2)})
+    side, follower = throttle("follower", MB, clock), Follower(dict.fromkeys(leader.logs, 0))
+    link = side.link(1)
+    Conversation(clock, link, leader, follower).run(3.0)
+    link.made_to_wait_at = clock.now  # the leader's side throttles
+    side.ledger.book(0, MB // 4)  # of another link
+    assert isinstance(link.plan(follower.request()), Hold)
+    clock.move(0.4)
+    if not is_known:
+        follower.offsets[b"t", 0] = 0
+    decision = link.plan(follower.request(), 0.4 if is_known else 0.0)
+    assert isinstance(decision, Forward)
+    assert any(size for _, size in requested(decision.request).values())
+    assert decision.request.max_wait_ms == (500 if is_known else 0)
 
 
 def test_return_from_an_earlier_offset_has_no_high_watermark() -> None:
