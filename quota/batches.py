@@ -14,6 +14,7 @@ from weir.quota.figures import (
     BARREN_BEFORE_FIRST,
     EVEN_SPREAD,
     FEW,
+    FORGIVEN_MISSES,
     LEAST_BYTES,
     MANY_BATCHES,
     SOME_BATCHES,
@@ -33,13 +34,16 @@ class BatchSizes:
     arrived: int = 0  # bytes of whole batches in the last answer; the next fetch offset tells their offsets
     misses: int = 0  # grants in a row that brought nothing
 
-    def miss(self) -> None:
+    def miss(self, others: BatchSizes, *, is_last_hop: bool) -> None:
         """Note that a grant brought nothing, in an answer that had records of other partitions and room for more.
 
-        The cap is below one batch, or another hop had budget for some grants only.
+        From the broker itself, the `is_last_hop`, this means that the cap is below one batch. Another hop may have had
+        budget for some grants only: that is likely where sizes are known, of this partition or of `others` of the
+        topic.
         """
         self.misses += 1
-        self.barren += 1
+        if is_last_hop or max(self.seen, others.seen) < FEW or self.misses > FORGIVEN_MISSES:
+            self.barren += 1
 
     @property
     def has_to_be_first(self) -> bool:

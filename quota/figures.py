@@ -72,6 +72,7 @@ EVEN_SPREAD: Final = 0.002  # sizes this close together count as equal: their ca
 FEW: Final = 4  # fewer batches than this are not enough to conclude anything
 MANY_BATCHES: Final = 50  # with a cap of this many batches about half of one is wasted: 1 %
 SOME_BATCHES: Final = 2  # the same where one batch an answer would leave quota unused: a quarter is wasted at most
+FORGIVEN_MISSES: Final = 6  # grants that may bring nothing where sizes are known: another hop may have had no budget
 BARREN_BEFORE_FIRST: Final = 2  # grants of growing size that bring nothing before one goes in the first place
 
 # What one step of long work takes, so that others wait for about 2 ms (`PER_STEP` where a step only looks)

@@ -200,10 +200,9 @@ def _grants(view: FetchView) -> tuple[tuple[Grant, ...], dict[Quota, Part], tupl
 def _granted(
     view: FetchView, grants: tuple[Grant, ...], parts: Mapping[Quota, Part], claims: tuple[Claim, ...]
 ) -> FetchPlan:
-    max_wait_ms = view.request.max_wait_ms
-    wait_left = max(0, max_wait_ms - round(view.held_seconds * 1000))
+    wait_left = max(0, view.request.max_wait_ms - round(view.held_seconds * 1000))
     if view.is_offered:  # whoever was held here for long would else leave the leader's line before its turn
-        wait_left = max(wait_left, min(max_wait_ms, round(CLAIM_SECONDS * 1000)))
+        wait_left = max(wait_left, min(view.request.max_wait_ms, round(CLAIM_SECONDS * 1000)))
     # A partition without a high watermark may be in sync. Asked for with 0 bytes, its new records would not end the
     # wait at the leader, so there is none.
     if view.state.partitions.unknown_count:

@@ -158,7 +158,7 @@ class Settlement:
         for replica in self._barren:
             is_full = room < replica.max_bytes
             if not is_full or fetch.grants_are_first:
-                replica.batches.miss()
+                replica.batches.miss(replica.topic.batches, is_last_hop=state.throttle.takes_out)
             if fetch.grants_are_first:
                 continue
             is_next = is_full or replica.batches.has_to_be_first

@@ -102,11 +102,23 @@ def test_rest_of_a_partition_is_offset_bytes_and_half_a_batch() -> None:
     assert bytes_to_go(replica) == 125
 
 
-def test_miss_means_too_small_a_cap_until_records_come() -> None:
+def test_miss_of_the_broker_itself_means_too_small_a_cap() -> None:
     known = BatchSizes()
     learn(seen(*[100] * 5), known)
-    assert known.cap_for(1000, 5000, BatchSizes()) == (1000, True)
-    known.miss()
-    assert known.cap_for(1050, 5000, BatchSizes()) == (1050, False)
+    known.miss(BatchSizes(), is_last_hop=True)
+    assert known.barren == 1
+
+
+def test_miss_of_known_sizes_is_forgiven_six_times() -> None:
+    known, unknown = BatchSizes(), BatchSizes()
     learn(seen(*[100] * 5), known)
+    for _ in range(6):
+        known.miss(BatchSizes(), is_last_hop=False)
+    assert known.cap_for(1000, 5000, BatchSizes()) == (1000, True)
+    known.miss(BatchSizes(), is_last_hop=False)
+    assert known.cap_for(1050, 5000, BatchSizes()) == (1050, False)
+    unknown.miss(BatchSizes(), is_last_hop=False)
+    assert unknown.barren == 1
+    learn(seen(*[100] * 5), known)
+    known.miss(BatchSizes(), is_last_hop=False)
     assert known.cap_for(1000, 5000, BatchSizes()) == (1000, True)

@@ -353,6 +353,12 @@ def test_partition_of_two_quotas_beside_others_of_one() -> None:
     assert not violations(draw(Seeded(845_534), 2))
 
 
+@pytest.mark.long
+def test_promise_of_links_whose_next_hop_has_no_budget_for_some_grants_holds() -> None:
+    """Each grant that brought nothing was taken for a cap below one batch: 0.87 of the quota was used."""
+    assert not violations(draw(Seeded(1_600_000_539), 1))
+
+
 @pytest.mark.parametrize(("bandwidth", "rate"), [(2 * MB, MB), (4 * MB, 2 * MB)])
 def test_quota_beside_full_answers_of_seconds_is_used(bandwidth: int, rate: int) -> None:
     """Each second one found no credit, as nobody had wanted any for long, and grants were as small as beside live ones.
