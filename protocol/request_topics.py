@@ -22,6 +22,7 @@ MOST_PARTITIONS: Final = 200_000
 _STEP_TOPICS: Final = 500  # in one step of about 1 ms
 _STEP_PARTITIONS: Final = 5_000  # that look different, in one step
 _RUN_TOPICS: Final = 32  # that are compared at once with those of the request before
+_MOST_RUN_TOPICS: Final = 2 * _RUN_TOPICS  # a run that came again ends another one, which may not grow each time
 _MOST_KEPT: Final = 2**20  # bytes of topics that are kept to be compared
 _SMALLEST_COMPACT_TOPIC: Final = 3  # one byte each for an empty name's length, a count, and a tag buffer
 _SMALLEST_TAGS: Final = len(NO_TAGS)
@@ -148,7 +149,7 @@ def read_classic_topics(
         if (
             run is None
             or run.stride != stride
-            or done + len(run.topics) > count
+            or done + len(run.topics) > min(count, run_from + _MOST_RUN_TOPICS)
             or not frame.startswith(run.wire, position)
         ):
             (partitions,) = entry_count(frame, name_end)

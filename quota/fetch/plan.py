@@ -89,7 +89,7 @@ def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: f
     is_live = now < state.live_until
     # Beside live records the leader's side sets everything aside: else one might wait for room behind a grant.
     is_lent = now - state.made_to_wait_at < EXPECTED_SECONDS and not (side.takes_out and is_live)
-    # A distant follower asks for little a second if each fetch has no more than one next to it.
+    # A follower that asks again after 0.3 s gets 0.3 s of quota a fetch: else what gathers meanwhile is lost to it.
     answer_seconds = max(state.answer_seconds, state.quickest if state.quickest < math.inf else 0.0)
     if is_lent:  # the follower's side can't hold back what comes
         answer_seconds = state.distance + SHARE_SECONDS if side.takes_out else 0.0

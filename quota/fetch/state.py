@@ -39,7 +39,7 @@ class ReplicaPartition:
     last_reported: int = UNKNOWN_OFFSET  # the last one in an answer; kept when `high_watermark` becomes unknown
     highest: int = UNKNOWN_OFFSET  # the high watermark below which all is committed, see `committed`
     lower_since: float = math.inf  # clock seconds: since when lower ones are told
-    in_sync_from: int = UNKNOWN_OFFSET  # the high watermark with which it had caught up before `high_watermark`
+    in_sync_from: int = UNKNOWN_OFFSET  # the least fetch offset in sync until then: what it had caught up with before
     in_sync_until: float = -math.inf  # clock seconds; see `keep_in_sync`
     batches: BatchSizes = field(default_factory=BatchSizes)
     served_number: int = 0  # number of the link's last answer with records of it

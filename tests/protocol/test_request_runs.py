@@ -109,3 +109,12 @@ def test_long_lists_are_not_kept() -> None:
     assert not runs
     read(frame_of(3, [topic(3, b"%d" % number, 1) for number in range(6_000)]), runs)
     assert 100 < len(runs) < 200
+
+
+def test_runs_do_not_grow_from_request_to_request() -> None:
+    """Else a peer that made one long run would have it compared with all of its next request at each topic."""
+    runs, topics = Runs(), list[RequestTopic]()
+    for round_ in range(50):
+        topics = [topic(3, b"topic-%d-%d" % (round_, number), 1) for number in range(31)] + topics
+        assert read(frame_of(3, topics), runs).topics == topics
+        assert max([len(run.topics) for run in runs.values()], default=0) <= 64
