@@ -350,6 +350,17 @@ def test_replica_going_back_passes_while_it_may_be_in_the_isr() -> None:
     assert isinstance(talk.link.plan(talk.follower.request()), Hold)
 
 
+def test_replica_that_truncates_is_in_sync_from_the_high_watermark_before() -> None:
+    """It was told 50, then 60, and was at 60. Below 0.11 it goes back to what it was told before, or less far."""
+    talk = conversation(0, behind=1, in_sync=1)
+    talk.leader.logs[b"t", 1].told_high_watermark = 60
+    for offset in (50, 60, 55):
+        talk.follower.offsets[b"t", 1] = offset
+        talk.link.settle(talk.leader.answer(forward(talk.link, talk.follower.request()).request))
+    decision = forward(talk.link, talk.follower.request())
+    assert asked(decision.request) == [(b"t", 1, PARTITION_MAX_BYTES)]
+
+
 @pytest.mark.parametrize("is_seen_absent", [True, False])
 def test_replica_in_sync_that_begins_anew_at_0_is_throttled(is_seen_absent: bool) -> None:
     """It was deleted, and is moved here again: perhaps both while one fetch waited at the leader."""
