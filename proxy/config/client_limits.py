@@ -14,7 +14,7 @@ from msgspec import Meta, field
 from weir.limits.built_in import BUILT_IN
 from weir.limits.rate_limiter import Option
 from weir.limits.rules import INTERNAL_TOPICS, NamedLimiter, Rule
-from weir.proxy.config.plugins import LimiterNotFound, defaults, find_limiter
+from weir.proxy.config.limiters import LimiterNotFound, find_limiter
 from weir.proxy.config.reader import ConfigError, join, read_table, shown, struct_fields
 
 MOST_RULES: Final = 100
@@ -43,7 +43,7 @@ class ClientLimitTable(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, value: object, path: str) -> ClientLimitTable:
-        """Read a plain table; ConfigError names what is wrong, also that a limiter cannot be loaded."""
+        """Read a plain table; ConfigError names what is wrong, also that a limiter was not or cannot be loaded."""
         if not isinstance(value, Mapping):
             raise ConfigError(path, f"must be a table, not {shown(value)}")
         known = {one.encode_name for one in struct_fields(cls)} - {"options"}
@@ -71,6 +71,7 @@ def read_client_limits(value: object, path: str) -> tuple[ClientLimitTable, ...]
     """Read the list of entries, as in the file or over HTTP."""
     if not isinstance(value, list):
         raise ConfigError(path, f"must be a list, not {shown(value)}")
+    _check_count(value, path)  # before each is read
     tables = tuple(ClientLimitTable.read(one, f"{path}[{index}]") for index, one in enumerate(value))
     check_client_limits(tables, path)
     return tables
@@ -78,8 +79,7 @@ def read_client_limits(value: object, path: str) -> tuple[ClientLimitTable, ...]
 
 def check_client_limits(tables: Sequence[ClientLimitTable], path: str) -> None:
     """Check what one entry alone does not tell."""
-    if len(tables) > MOST_RULES:
-        raise ConfigError(path, f"has {len(tables)} entries: at most {MOST_RULES} are allowed")
+    _check_count(tables, path)
     seen: set[tuple[str, str]] = set()
     for index, table in enumerate(tables):
         if (table.client_id, table.per) in seen:
@@ -90,6 +90,11 @@ def check_client_limits(tables: Sequence[ClientLimitTable], path: str) -> None:
             raise ConfigError(f"{path}[{index}].rate.limiters", "names a limiter twice")
 
 
+def _check_count(entries: Sequence[object], path: str) -> None:
+    if len(entries) > MOST_RULES:
+        raise ConfigError(path, f"has {len(entries)} entries: at most {MOST_RULES} are allowed")
+
+
 def rules_of(tables: Sequence[ClientLimitTable]) -> list[Rule]:
     """Return the rules that entries which were read make."""
     return [Rule(table.client_id, _limiters(table), table.per, table.exempt_topics, table.priority) for table in tables]
@@ -98,9 +103,9 @@ def rules_of(tables: Sequence[ClientLimitTable]) -> list[Rule]:
 def _limiters(table: ClientLimitTable) -> tuple[NamedLimiter, ...]:
     found = []
     for name in table.rate_limiters:
-        make, options = find_limiter(name)
-        settings = {key: table.options.get(key, default) for key, default in defaults(options).items()}
-        found.append(NamedLimiter(name, make, settings, is_built_in=name in BUILT_IN))
+        limiter = find_limiter(name)
+        settings = {option.name: table.options.get(option.name, option.default) for option in limiter.options}
+        found.append(NamedLimiter(name, limiter.make, settings, is_built_in=name in BUILT_IN))
     return tuple(found)
 
 
@@ -108,10 +113,9 @@ def _options(limiters: Sequence[str], path: str) -> dict[str, Option]:
     declared: dict[str, Option] = {}
     for name in limiters:
         try:
-            _, options = find_limiter(name)
+            declared |= {option.name: option for option in find_limiter(name).options}
         except LimiterNotFound as error:
             raise ConfigError(path, str(error)) from error
-        declared |= {option.name: option for option in options}
     return declared
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from weir.proxy.config.address import Address
 from weir.proxy.config.client_limits import check_client_limits
 from weir.proxy.config.keys import AdminKeys, RouteKeys, connection_options
+from weir.proxy.config.plugins import load_limiters
 from weir.proxy.config.reader import ConfigError, read_table, shown
 from weir.proxy.config.route_checks import check_capture, check_routes
 from weir.proxy.config.tables import Admin, CaptureTable, Cluster, Config, Export, Ingress
@@ -56,9 +58,19 @@ def parse_config(text: str, own_broker: OwnBroker | None = None) -> Config:
     if own_broker is not None and "broker_id" not in plain and {"capture", "cluster"} <= set(plain):
         port = read_table(CaptureTable, plain["capture"], "capture").port
         plain["broker_id"] = own_broker(port, read_table(Cluster, plain["cluster"], "cluster"))
+    load_limiters(_limiters_named_in(plain))
     config = read_table(Config, plain)
     check_config(config)
     return config
+
+
+def _limiters_named_in(plain: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the limiters that a file names. What has another form is left to the reader, which says what is wrong."""
+    limits = plain.get("limits")
+    entries = limits.get("client") if isinstance(limits, Mapping) else None
+    for entry in entries if isinstance(entries, list) else ():
+        names = entry.get("rate.limiters") if isinstance(entry, Mapping) else None
+        yield from (name for name in (names if isinstance(names, list) else ()) if isinstance(name, str))
 
 
 def broker_id_of(text: str, environment: Mapping[str, str] = os.environ) -> int:

@@ -1,58 +1,60 @@
-"""Finds limiters by name: the built-in ones, those that packages announce, and any class by its dotted name."""
+"""Loads limiters that are not built in: those that packages announce, and any class by its dotted name.
+
+What it loads runs code that others wrote. So only who reads a file calls it: whoever can write that may run code here.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Any, Final
 
 from weir.limits.built_in import BUILT_IN
-from weir.limits.rate_limiter import Option, RateLimiter
+from weir.limits.rate_limiter import RateLimiter
+from weir.proxy.config.limiters import KNOWN, LimiterNotFound, Loaded
 
 ENTRY_POINTS: Final = "weir.rate_limiters"
 """The group of entry points under which a package announces its limiters."""
 
 
-class LimiterNotFound(Exception):
-    """No limiter can be made of a name; the text is one sentence without its full stop."""
+def load_limiters(names: Iterable[str]) -> None:
+    """Load those that packages announce, and those of `names`. What fails is tried again the next time.
 
-
-def find_limiter(name: str) -> tuple[Callable[[], RateLimiter], list[Option]]:
-    """Return what makes a limiter, and its options. Raises LimiterNotFound.
-
-    `name` is that of a built-in limiter or of an entry point, or `package.module.Class`. Whatever that raises,
-    sys.exit() in it too, means that it cannot be used: limits are also set while the sidecar runs.
+    Whatever one raises, sys.exit() in it too, is kept for whoever names it: it harms neither the start nor the others.
     """
-    found = BUILT_IN.get(name) or _announced(name) or _imported(name)
-    with _not_found(f'"{name}" cannot be used'):
-        options = list(found().config())
-        names = [option.name for option in options]
-    if not all(isinstance(one, str) for one in names):
-        raise LimiterNotFound(f'"{name}" cannot be used: the name of an option is no text')
-    return found, options
+    points = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    loads: dict[str, Callable[[], Any]] = {name: lambda name=name: _imported(name, points) for name in names}
+    loads |= {name: point.load for name, point in points.items()}
+    for name, load in loads.items():
+        if not isinstance(KNOWN.get(name), Loaded):
+            try:
+                KNOWN[name] = _loaded(name, load)
+            except LimiterNotFound as error:
+                KNOWN[name] = str(error)
 
 
-def _announced(name: str) -> Callable[[], RateLimiter] | None:
-    for point in entry_points(group=ENTRY_POINTS, name=name):
-        with _not_found(f'"{name}" cannot be loaded'):
-            found: Callable[[], RateLimiter] = point.load()
-            return found
-    return None
-
-
-def _imported(name: str) -> Callable[[], RateLimiter]:
-    module, dot, attribute = name.rpartition(".")
-    if not dot:
-        known = sorted({*BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINTS))})
-        raise LimiterNotFound(f'"{name}" is not known here; known are {", ".join(known)}, and dotted names of classes')
+def _loaded(name: str, load: Callable[[], Any]) -> Loaded:
     with _not_found(f'"{name}" cannot be loaded'):
-        found: Any = getattr(importlib.import_module(module), attribute)
+        found = load()
     if not callable(found):
         raise LimiterNotFound(f'"{name}" cannot be used: it is no class')
-    made: Callable[[], RateLimiter] = found
-    return made
+    make: Callable[[], RateLimiter] = found
+    with _not_found(f'"{name}" cannot be used'):
+        options = list(make().config())
+        are_named = all(isinstance(option.name, str) for option in options)
+    if not are_named:
+        raise LimiterNotFound(f'"{name}" cannot be used: the name of an option is no text')
+    return Loaded(make, options)
+
+
+def _imported(name: str, announced: Iterable[str]) -> Any:
+    module, dot, attribute = name.rpartition(".")
+    if not dot:
+        known = ", ".join(sorted({*BUILT_IN, *announced}))
+        raise LimiterNotFound(f'"{name}" is not known here; known are {known}, and dotted names of classes')
+    return getattr(importlib.import_module(module), attribute)
 
 
 @contextmanager
@@ -60,7 +62,7 @@ def _not_found(why: str) -> Iterator[None]:
     """Within the block, turn whatever is raised into LimiterNotFound."""
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, LimiterNotFound):
         raise
     except BaseException as error:
         raise LimiterNotFound(f"{why}: {_shown(error)}") from error
@@ -69,8 +71,3 @@ def _not_found(why: str) -> Iterator[None]:
 def _shown(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
-
-
-def defaults(options: list[Option]) -> Mapping[str, object]:
-    """Return the values of options that are not set."""
-    return {option.name: option.default for option in options}

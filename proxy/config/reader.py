@@ -16,7 +16,11 @@ import msgspec
 
 Table = TypeVar("Table", bound=msgspec.Struct)
 
+MOST_ITEMS = 10_000
+"""The most items of a list: each is read at once, and names something that is then compared with what passes."""
+
 _SHOWN_VALUE_LENGTH = 60
+_SHOWN_KEY_LENGTH = 250  # a topic's name has at most 249 characters
 _LEAST_SHARED_PART = 3
 
 struct_fields = functools.cache(msgspec.structs.fields)
@@ -65,7 +69,8 @@ def read_table(table_type: type[Table], value: object, path: str = "") -> Table:
 
 def join(path: str, key: str) -> str:
     """Return the path of `key` in the table at `path`; one line, whatever the key is."""
-    shown_key = key if key.isprintable() else repr(key)
+    shown_key = key if len(key) <= _SHOWN_KEY_LENGTH else f"{key[:_SHOWN_KEY_LENGTH]}..."
+    shown_key = shown_key if shown_key.isprintable() else repr(shown_key)
     return f"{path}.{shown_key}" if path else shown_key
 
 
@@ -122,6 +127,8 @@ def _read_list(item: Any, value: object, path: str) -> tuple[Any, ...]:
         return tuple(_parse(item, part.strip(), path) for part in value.split(","))  # Kafka's own way to write lists
     if not isinstance(value, list):
         raise ConfigError(path, f"must be a list, not {shown(value)}")
+    if len(value) > MOST_ITEMS:
+        raise ConfigError(path, f"has {len(value)} items: at most {MOST_ITEMS} are allowed")
     return tuple(read(item, element, f"{path}[{index}]") for index, element in enumerate(value))
 
 
@@ -159,14 +166,14 @@ def _described(expected: Any) -> str:
 
 
 def _unknown_key(key: object, value: object, known: Iterable[str], path: str) -> ConfigError:
-    word = str(key)
+    word = str(key)[: _SHOWN_KEY_LENGTH + 1]  # a longer one resembles none, and is not shown whole
     # An unquoted key with dots arrives as nested tables: put its parts together again.
     dotted = word
     while isinstance(value, Mapping) and value:
         if path and all(inner in known for inner in value):
             name = f"{path.rpartition('.')[2]}.{dotted}"
             return ConfigError(join(path, dotted), f'a name with dots must be quoted: "{name}"')
-        if len(value) > 1:
+        if len(value) > 1 or len(dotted) > _SHOWN_KEY_LENGTH:
             break
         inner, value = next(iter(value.items()))
         dotted = f"{dotted}.{inner}"
