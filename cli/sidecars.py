@@ -18,6 +18,7 @@ import typer
 from weir.access.tls_contexts import client_context
 from weir.cli.errors import FAILED, WRONG_USAGE, CommandError
 from weir.cli.output import printable_value
+from weir.proxy.admin.tokens import tokens_in
 from weir.proxy.config.address import Address
 
 Row = Sequence[str]
@@ -86,7 +87,7 @@ def ask_all(addresses: Sequence[Address], method: str, path: str, body: object =
 
 def ask(address: Address, method: str, path: str, body: object = None, tls: ssl.SSLContext | None = None) -> Reply:
     """Send one request to one sidecar, with WEIR_TOKEN_FILE's token. `tls` is that of connection_to."""
-    headers = _authorization()
+    headers = {"Content-Type": "application/json", **_authorization()}
     connection = connection_to(address, tls)
     try:
         connection.request(method, path, None if body is None else json.dumps(body), headers)
@@ -188,11 +189,14 @@ def _authorization() -> dict[str, str]:
     if not path:
         return {}
     try:
-        token = Path(path).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it holds no token"
-        raise CommandError(f"{TOKEN_VARIABLE} names {path}, which cannot be read: {reason}.", WRONG_USAGE) from error
-    return {"Authorization": f"Bearer {token}"}
+        tokens = tokens_in(Path(path).read_bytes())
+    except OSError as error:
+        raise CommandError(
+            f"{TOKEN_VARIABLE} names {path}, which cannot be read: {error.strerror}.", WRONG_USAGE
+        ) from error
+    if not tokens:
+        raise CommandError(f"{TOKEN_VARIABLE} names {path}, which cannot be read: it holds no token.", WRONG_USAGE)
+    return {"Authorization": f"Bearer {tokens[0].secret.decode()}"}
 
 
 def reachable(listen: Address) -> Address:

@@ -87,8 +87,7 @@ class Sidecar(Process):
         connection = http.client.HTTPConnection(self.admin_address, timeout=seconds)
         try:
             data = None if body is None else body if isinstance(body, (bytes, str)) else json.dumps(body)
-            content = {} if body is None else {"Content-Type": "application/json"}
-            connection.request(method, path, data, {**content, **(headers or {})})
+            connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
             response = connection.getresponse()
             return response.status, response.read().decode()
         finally:

@@ -144,10 +144,14 @@ class EventLog:
 
         The next line has `suppressed`, the number of faults in between.
         """
-        suppressed = self._faults.admit((event, peer))
+        self.repeated(event, peer, peer=peer, **fields)
+
+    def repeated(self, event: str, kind: object, **fields: object) -> None:
+        """Log a warning at most once in FAULT_INTERVAL_SECONDS for each event and kind, as `fault` does for a peer."""
+        suppressed = self._faults.admit((event, kind))
         if suppressed is not None:
             counted = {"suppressed": suppressed} if suppressed else {}
-            self._write(logging.WARNING, event, {"peer": peer, **fields, **counted})
+            self._write(logging.WARNING, event, {**fields, **counted})
 
     def _write(self, level: int, event: str, fields: dict[str, object]) -> None:
         if self._logger.isEnabledFor(level):

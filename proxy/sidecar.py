@@ -82,7 +82,13 @@ class Sidecar:
         self._clock = clock
         self.sides: list[Side] = []
         self._route_keys, tls_stats = RouteKeys(config), TlsStats()
-        access = Access(config.admin, clock, strict_tls=config.strict_tls)
+        access = Access(
+            *(config.admin, clock),
+            broker_id=config.broker_id,
+            strict_tls=config.strict_tls,
+            hosts=self._broker_hosts,
+        )
+        self.process.admin_refused = access.refused
         watched = self._route_keys.all_keys + list(access.keys.all_keys if access.keys is not None else ())
         self._key_watch = KeyWatch(watched, tls_stats, self.log, self._keys_changed)
         self.tls_workers = TlsWorkers(config.tls_workers, self._route_keys.all_keys, self.log)
@@ -134,9 +140,7 @@ class Sidecar:
             clock,
         )
         tls = None if access.keys is None else access.keys.client_context
-        self.fleet = Fleet(
-            config, self._broker_hosts, lambda: self.shown.status(), clock, lambda: access.read_token, tls
-        )
+        self.fleet = Fleet(config, self._broker_hosts, lambda: self.shown.status(), clock, access.sign, tls)
         self.capture = (
             None
             if config.capture is None
@@ -146,7 +150,7 @@ class Sidecar:
         self._follower_quotas = FollowerQuotas(leader, self._broker_hosts, self._followers_changed, clock)
         shared = (self._follower_quotas, self._limit_shares)
         self.exchange = Exchange(
-            config.broker_id, shared, self.fleet.targets, self.log, clock, token=lambda: access.write_token, tls=tls
+            config.broker_id, shared, self.fleet.targets, self.log, clock, sign=access.sign, tls=tls
         )
         self.limits.clients.on_group = self.exchange.changed
         self.shown = Shown(

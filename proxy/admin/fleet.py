@@ -14,6 +14,7 @@ import aiohttp
 import msgspec
 
 from weir.proxy.admin.held_up import Culprit
+from weir.proxy.admin.signatures import Sign, unsigned
 from weir.proxy.config.address import Address
 from weir.proxy.config.tables import Config
 from weir.proxy.log import os_error_reason
@@ -25,6 +26,7 @@ ANSWER_SECONDS: Final = 3.0
 MOST_SIDECARS: Final = 1000
 _MOST_BYTES: Final = 4 << 20  # of an answer
 _AT_ONCE: Final = 64
+_PATH: Final = "/v1/status"
 
 
 class Target(NamedTuple):
@@ -82,15 +84,15 @@ Row = dict[str, Any]
 class Fleet:
     """Asks the sidecars of `[admin] fleet`, or else those at the hosts of `[cluster]`'s brokers; keeps no connection.
 
-    `hosts` tells the brokers' hosts by id, `own` this sidecar's status, `token` what opens the others',
-    `tls` what to ask them with; None: without TLS. `clock` gives monotonic seconds.
+    `hosts` tells the brokers' hosts by id, `own` this sidecar's status, `sign` opens the others',
+    `tls` is what to ask them with; None: without TLS. `clock` gives monotonic seconds.
     """
 
     config: Config
     hosts: Callable[[], Mapping[int, str]]
     own: Callable[[], Awaitable[Mapping[str, Any]]]
     clock: Callable[[], float]
-    token: Callable[[], str | None] = lambda: None
+    sign: Sign = unsigned
     tls: Callable[[], ssl.SSLContext] | None = None
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _rows: list[Row] = field(default_factory=list)
@@ -114,8 +116,7 @@ class Fleet:
         limit = asyncio.Semaphore(_AT_ONCE)
         timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
         # no decompression: a small answer could become a very large one
-        headers = bearer(self.token())
-        async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False, headers=headers) as session:
+        async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
             rows = await asyncio.gather(*[self._ask(target, session, limit) for target in targets])
         return sorted(rows, key=lambda row: (row["broker_id"] is None, row["broker_id"] or 0, row["admin"]))
 
@@ -135,7 +136,7 @@ class Fleet:
                 status = msgspec.convert(await self.own(), _Status)
             else:
                 async with limit:
-                    status = msgspec.json.decode(await _answer(target.admin, session, self.tls), type=_Status)
+                    status = msgspec.json.decode(await self._answer(target, session), type=_Status)
             said = msgspec.to_builtins(status)
             if status.broker_id is None:
                 said["broker_id"] = target.broker_id
@@ -151,23 +152,18 @@ class Fleet:
             said = {"error": f"what answers there is no sidecar: {error or type(error).__name__}"}
         return {"broker_id": target.broker_id, **said, "admin": str(target.admin)}
 
+    async def _answer(self, target: Target, session: aiohttp.ClientSession) -> bytes:
+        url, tls = f"{scheme(self.tls)}://{target.admin}{_PATH}", True if self.tls is None else self.tls()
+        headers = self.sign("GET", _PATH, b"", target.broker_id)
+        async with session.get(url, headers=headers, allow_redirects=False, ssl=tls) as response:
+            if response.status != 200:
+                raise ValueError(f"it answers with {response.status}")
+            return await body_of(response, _MOST_BYTES)
+
 
 def scheme(tls: object) -> str:
     """Return the scheme of other sidecars' addresses, which have TLS where this one has."""
     return "http" if tls is None else "https"
-
-
-def bearer(token: str | None) -> dict[str, str]:
-    """Return the headers that open another sidecar's admin HTTP."""
-    return {} if token is None else {"Authorization": f"Bearer {token}"}
-
-
-async def _answer(admin: Address, session: aiohttp.ClientSession, tls: Callable[[], ssl.SSLContext] | None) -> bytes:
-    url = f"{scheme(tls)}://{admin}/v1/status"
-    async with session.get(url, allow_redirects=False, ssl=True if tls is None else tls()) as response:
-        if response.status != 200:
-            raise ValueError(f"it answers with {response.status}")
-        return await body_of(response, _MOST_BYTES)
 
 
 async def body_of(response: aiohttp.ClientResponse, most: int) -> bytes:

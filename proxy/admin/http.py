@@ -6,29 +6,27 @@ By default it listens on loopback and asks for no token; `weir.proxy.admin.acces
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
 
-from weir.proxy.admin.access import Access
+from weir.proxy.admin.access import Access, Refused, Who
+from weir.proxy.admin.bodies import MAX_BODY_BYTES, Bodies, decoded
 from weir.proxy.admin.exposition import Scrapes, content_type
 from weir.proxy.admin.fleet import Fleet
 from weir.proxy.admin.history import History
 from weir.proxy.admin.page.write import headers, page
 from weir.proxy.config.address import Address
 from weir.proxy.config.reader import ConfigError, shown
+from weir.proxy.expiry import LEASE_KEY
 from weir.proxy.layers import HTTP
 from weir.proxy.limits.layers import LimitLayers, limits_in_words
 from weir.proxy.log import EventLog
 from weir.proxy.throttle.table import LayeredThrottle, changes_between
-
-MAX_BODY_BYTES = 2 << 20
-"""A table of 20,000 partitions with four replicas each, whose ids have four digits, takes about 1.1 MB."""
 
 # connections accepted at a time: without descriptors, asyncio logs a line for each that it fails to accept
 _BACKLOG = 8
@@ -38,7 +36,7 @@ _HANDSHAKE_SECONDS = 10.0
 MAX_CONNECTIONS = 100
 """With more connections the oldest are closed: the brokers' connections need the descriptors."""
 
-_USER: web.RequestKey[str] = web.RequestKey("user", str)
+_WHO: web.RequestKey[Who] = web.RequestKey("who", Who)
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -75,6 +73,8 @@ class AdminServer:
         self._log = log
         self._access = access
         self._scrapes = Scrapes(administered.metrics)
+        self._bodies = Bodies()
+        self._one_change = asyncio.Lock()  # what a body is decoded to takes many times its size
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json, self._checked])
         app.add_routes(
             [
@@ -147,14 +147,30 @@ class AdminServer:
 
     @web.middleware
     async def _checked(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        request[_USER] = self._access.check(request)
+        try:
+            request[_WHO] = self._access.check(request)
+        except Refused as refused:
+            why, client, path = refused.why, request.remote, shown(request.path)
+            self._log.repeated("admin_refused", why, reason=why, client=client, method=request.method, path=path)
+            raise refused.answer from None
         return await handler(request)
 
-    def _changed(self, what: str, request: web.Request, before: Mapping[str, object], **after: object) -> None:
-        """Log who changed what, from what, to what."""
+    @asynccontextmanager
+    async def _asked(self, request: web.Request) -> AsyncIterator[object]:
+        """Give what a body asks for, in JSON, while no other change is made; None for a DELETE and an empty POST."""
+        async with self._bodies.received(request, request[_WHO].signature) as body, self._one_change:
+            is_none = request.method == "DELETE" or (request.method == "POST" and not body)
+            yield None if is_none else decoded(body)
+
+    def _changed(
+        self, what: str, request: web.Request, asked: object, before: Mapping[str, object], **after: object
+    ) -> None:
+        """Log who changed what, from what, to what, and for how long."""
         old = {f"{name}_before": value for name, value in before.items()}
-        user, client = request[_USER], request.remote
-        self._log.info(what, by="http", method=request.method, client=client, user=user, **after, **old)
+        found = asked.get(LEASE_KEY) if isinstance(asked, Mapping) else None
+        lease = {f"lease_{name}": value for name, value in (found or {"seconds": "none"}).items()}
+        user, client = request[_WHO].name, request.remote
+        self._log.info(what, by="http", method=request.method, client=client, user=user, **lease, **after, **old)
 
     async def _healthz(self, request: web.Request) -> web.Response:
         return json_answer({"status": "ok"})
@@ -198,13 +214,15 @@ class AdminServer:
         return json_answer({"sidecars": await fleet.rows()})
 
     async def _shares(self, request: web.Request) -> web.Response:
-        return json_answer(self._administered.answer_about_shares(await _body(request)))
+        async with self._bodies.received(request, request[_WHO].signature) as body:
+            return json_answer(self._administered.answer_about_shares(body))
 
     async def _pause_capture(self, request: web.Request) -> web.Response:
-        body, pauses = await _body(request), request.path.endswith("pause")
-        asked = (_decoded(body) if body else {}) if pauses else None
-        plain = self._administered.pause_capture(asked)
-        self._changed("capture_paused" if pauses else "capture_resumed", request, {}, **plain)
+        pauses = request.path.endswith("pause")
+        async with self._asked(request) as asked:
+            plain = self._administered.pause_capture(({} if asked is None else asked) if pauses else None)
+        what = "capture_paused" if pauses else "capture_resumed"
+        self._changed(what, request, asked if pauses else None, {}, paused=plain["paused"])
         return json_answer(plain)
 
     async def _show_throttle(self, request: web.Request) -> web.Response:
@@ -215,35 +233,38 @@ class AdminServer:
 
     async def _change_limits(self, request: web.Request) -> web.Response:
         limits = self._administered.client_limits
-        body, before = await _body(request), limits.tables
-        if request.method == "DELETE":
-            if _of_http_alone(request):
-                limits.forget_http(request.query.get("client_id"))
+        async with self._asked(request) as asked:
+            before = limits.tables
+            if request.method == "DELETE":
+                if _of_http_alone(request):
+                    limits.forget_http(request.query.get("client_id"))
+                else:
+                    limits.clear()
+            elif request.method == "PUT":
+                limits.replace(asked)
             else:
-                limits.clear()
-        elif request.method == "PUT":
-            limits.replace(_decoded(body))
-        else:
-            limits.patch(_decoded(body))
-        after = limits.tables
-        changed = limits_in_words(before, after)
-        self._changed("limits_changed", request, {"entries": len(before)}, entries=len(after), changed=changed)
+                limits.patch(asked)
+            after, entries = limits.tables, {"entries": len(before)}
+            changed = limits_in_words(before, after)
+            self._changed("limits_changed", request, asked, entries, entries=len(after), changed=changed)
         return json_answer({"client": [table.as_plain() for table in after]})
 
     async def _change_throttle(self, request: web.Request) -> web.Response:
+        await self._put_throttle(request)  # what was asked for is not kept any more while the answer is made
+        return json_answer(await self._administered.throttle.as_plain())
+
+    async def _put_throttle(self, request: web.Request) -> None:
         throttle = self._administered.throttle
-        body = await _body(request)
-        change = None if request.method == "DELETE" else _decoded(body)
-        before, parts = throttle.summary(), throttle.effective
-        if request.method == "DELETE":
-            (throttle.forget_http if _of_http_alone(request) else throttle.clear)()
-        elif request.method == "PUT":
-            await throttle.replace(change)
-        else:
-            await throttle.merge(change)
-        changed = changes_between(parts, throttle.effective)
-        self._changed("throttle_changed", request, before, **throttle.summary(), changed=changed)
-        return json_answer(await throttle.as_plain())
+        async with self._asked(request) as asked:
+            before, parts = throttle.summary(), throttle.effective
+            if request.method == "DELETE":
+                (throttle.forget_http if _of_http_alone(request) else throttle.clear)()
+            elif request.method == "PUT":
+                await throttle.replace(asked)
+            else:
+                await throttle.merge(asked)
+            changed = changes_between(parts, throttle.effective)
+            self._changed("throttle_changed", request, asked, before, **throttle.summary(), changed=changed)
 
 
 def _of_http_alone(request: web.Request) -> bool:
@@ -261,35 +282,6 @@ def _new_connection(server: web.Server) -> asyncio.BaseProtocol:
         if oldest.transport is not None:
             oldest.transport.abort()  # aborted, as it may take nothing that is sent either
     return server()
-
-
-async def _body(request: web.Request) -> bytes:
-    # A body of kilobytes may unpack to gigabytes, and its size would be known only after the work.
-    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise web.HTTPUnsupportedMediaType(reason="send the body uncompressed, without Content-Encoding")
-    try:
-        return await request.read()
-    except web.RequestPayloadError as error:
-        raise ConfigError("body", f"cannot be read: {error}") from error
-
-
-def _decoded(body: bytes) -> object:
-    try:
-        value = msgspec.json.decode(body)
-        json.loads(body, object_pairs_hook=_without_doubles)  # msgspec takes the last of two
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise ConfigError("body", f"is not JSON: {error}") from error
-    return value
-
-
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse an object that has a key twice: one of its values would be dropped without a word."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        double = next(name for name in names if names.count(name) > 1)
-        raise ConfigError(double, "is there twice")
-    return found
 
 
 def json_answer(value: object, status: int = 200) -> web.Response:

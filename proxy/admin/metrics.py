@@ -32,6 +32,8 @@ class ProcessStats:
     reloads: Counter[str] = field(default_factory=Counter)
     reload_refused: str | None = None
     """Why the file was refused when it was loaded last; None where it was not."""
+    admin_refused: Mapping[str, int] = field(default_factory=dict)
+    """Requests to the admin HTTP that were refused, by reason."""
     export: ExportStats = field(default_factory=ExportStats)
     load: LoopLoad = field(default_factory=LoopLoad)
     worker_loads: Callable[[], Sequence[tuple[float, float]]] = tuple
@@ -117,6 +119,8 @@ def _process_families(process: ProcessStats) -> Iterator[Family]:
     )
     reloads = {"ok": 0, "refused": 0, **process.reloads}
     yield counter("weir_config_reloads", "Reloads of the file, by result.", reloads, "result")
+    refused = dict(process.admin_refused)
+    yield counter("weir_admin_refused", "Requests to the admin HTTP that were refused, by reason.", refused, "reason")
     expired = process.expired["throttle_expired"]
     yield counter("weir_throttle_expired", "Changes of the throttle over HTTP whose lease has ended.", expired)
     expired = process.expired["limits_expired"]

@@ -25,9 +25,7 @@ class Loaded:
     options: Sequence[Option]
 
 
-KNOWN: Final[dict[str, Loaded | str]] = {
-    name: Loaded(make, list(make().config())) for name, make in BUILT_IN.items()
-}
+KNOWN: Final[dict[str, Loaded | str]] = {name: Loaded(make, list(make().config())) for name, make in BUILT_IN.items()}
 """By name. Of one that could not be loaded: why, as a LimiterNotFound tells it."""
 
 
@@ -35,7 +33,7 @@ def find_limiter(name: str) -> Loaded:
     """Return the limiter of this name; LimiterNotFound where none was loaded."""
     found = KNOWN.get(name)
     if found is None:
-        known = ", ".join(sorted(name for name, one in KNOWN.items() if isinstance(one, Loaded)))
+        known = ", ".join(sorted(name for name, one in list(KNOWN.items()) if isinstance(one, Loaded)))
         why = "a package has to announce it, or the file to name it, before it is used over HTTP"
         raise LimiterNotFound(f'"{name}" is not known here; known are {known}: {why}')
     if isinstance(found, str):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ def load_limiters(names: Iterable[str]) -> None:
     Whatever one raises, sys.exit() in it too, is kept for whoever names it: it harms neither the start nor the others.
     """
     points = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
-    loads: dict[str, Callable[[], Any]] = {name: lambda name=name: _imported(name, points) for name in names}
+    loads: dict[str, Callable[[], Any]] = {name: partial(_imported, name, points) for name in names}
     loads |= {name: point.load for name, point in points.items()}
     for name, load in loads.items():
         if not isinstance(KNOWN.get(name), Loaded):

@@ -21,6 +21,7 @@ MOST_ITEMS = 10_000
 
 _SHOWN_VALUE_LENGTH = 60
 _SHOWN_KEY_LENGTH = 250  # a topic's name has at most 249 characters
+_MOST_IN_WORDS = 500
 _LEAST_SHARED_PART = 3
 
 struct_fields = functools.cache(msgspec.structs.fields)
@@ -91,6 +92,12 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_VALUE_LENGTH else f"{text[:_SHOWN_VALUE_LENGTH]}..."
 
 
+def in_words(value: object) -> str:
+    """Show a value that was read in the log of changes: a text as it is, all else in JSON, cut to _MOST_IN_WORDS."""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return text if len(text) <= _MOST_IN_WORDS else f"{text[:_MOST_IN_WORDS]}..."
+
+
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word most like `word`, by spelling or by a shared part; None where none is like it."""
     candidates = list(known)
@@ -152,7 +159,10 @@ def _parse(parsed_type: Any, value: object, path: str) -> Any:
     try:
         return parsed_type.parse(value)
     except ValueError as error:
-        raise ConfigError(path, str(error).removesuffix(".")) from error
+        text = str(error).removesuffix(".")
+        if len(text) > _MOST_IN_WORDS:  # it tells the value first, and then what is wrong with it
+            text = f"{text[:_SHOWN_VALUE_LENGTH]}...{text[-_SHOWN_KEY_LENGTH:]}"
+        raise ConfigError(path, text) from error
 
 
 def _described(expected: Any) -> str:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 from weir.proxy.config.client_limits import ClientLimitTable, check_client_limits, read_client_limits
-from weir.proxy.config.reader import ConfigError, shown
+from weir.proxy.config.reader import ConfigError, in_words, shown
 from weir.proxy.expiry import LEASE_KEY, Setting, handed_over, read_lease
 from weir.proxy.layers import (
     EVERYTHING,
@@ -150,7 +150,7 @@ def _in_words(table: ClientLimitTable | None) -> str:
     if table is None:
         return "none"
     plain = {name: value for name, value in table.as_plain().items() if name not in ("client_id", "per")}
-    return " ".join(f"{name}={value}" for name, value in plain.items()) or "no limit"
+    return " ".join(f"{name}={in_words(value)}" for name, value in plain.items()) or "no limit"
 
 
 def _tables_of(effective: EffectiveThrottle) -> tuple[ClientLimitTable, ...]:

@@ -21,12 +21,15 @@ import msgspec
 from msgspec import Meta
 
 from weir.proxy.admin.exposition import Family, counter, gauge
-from weir.proxy.admin.fleet import Target, bearer, body_of, scheme
+from weir.proxy.admin.fleet import Target, body_of, scheme
+from weir.proxy.admin.signatures import Sign, unsigned
 from weir.proxy.config.address import Address
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.log import EventLog, innermost_frame
 from weir.proxy.slices import wait_at_most
 from weir.quota.shares.share import Absence, Allotment, Share, Terms, Word, pace_of
+
+PATH: Final = "/v1/shares"
 
 MOST_BYTES = 1 << 20
 """The most bytes of a request or an answer."""
@@ -86,7 +89,7 @@ class SharedRates(Protocol):
 class Exchange:
     """Shares the rates of `_users` with other sidecars.
 
-    `_find_targets` tells where these are; `now` gives monotonic seconds. `token` opens the others' admin HTTP, `tls` is
+    `_find_targets` tells where these are; `now` gives monotonic seconds. `sign` opens the others' admin HTTP, `tls` is
     what to ask them with; None: without TLS.
     """
 
@@ -95,7 +98,7 @@ class Exchange:
     _find_targets: Callable[[], Awaitable[Sequence[Target]]]
     _log: EventLog
     now: Callable[[], float] = time.monotonic
-    token: Callable[[], str | None] = lambda: None
+    sign: Sign = unsigned
     tls: Callable[[], ssl.SSLContext] | None = None
     shares: dict[str, Share] = field(default_factory=dict)
     refused: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(REFUSALS, 0)))
@@ -250,7 +253,8 @@ class Exchange:
         self.asked += 1
         asked_at = self.now()
         try:
-            answer = await self._send(admin, ShareRequest(broker_id=self.own_id, life=self._life, parts=dict(parts)))
+            request = ShareRequest(broker_id=self.own_id, life=self._life, parts=dict(parts))
+            answer = await self._send(admin, request, other)
             self._learnt[admin] = answer.broker_id
             if other is not None:
                 self._take(other, answer, parts, asked_at)
@@ -282,12 +286,13 @@ class Exchange:
             if (share := self.shares.get(name)) is not None:
                 share.miss(other, why, asked_at)
 
-    async def _send(self, admin: Address, request: ShareRequest) -> ShareAnswer:
+    async def _send(self, admin: Address, request: ShareRequest, other: int | None) -> ShareAnswer:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
             self._session = aiohttp.ClientSession(timeout=timeout, auto_decompress=False)
         body: Any = msgspec.json.encode(request)
-        url, headers = f"{scheme(self.tls)}://{admin}/v1/shares", bearer(self.token())
+        url, signature = f"{scheme(self.tls)}://{admin}{PATH}", self.sign("POST", PATH, body, other)
+        headers = {"Content-Type": "application/json", **signature}
         tls = True if self.tls is None else self.tls()
         async with self._session.post(url, data=body, headers=headers, allow_redirects=False, ssl=tls) as response:
             if response.status != 200:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import msgspec
 
-from weir.proxy.config.reader import ConfigError, read, read_table, shown, struct_fields
+from weir.proxy.config.reader import ConfigError, in_words, read, read_table, shown, struct_fields
 from weir.proxy.config.tables import Cluster, QuotaTable, ThrottleTable, TopicName, TopicThrottle
 from weir.proxy.config.throttle import check_throttle
 from weir.proxy.expiry import LEASE_KEY, Setting, handed_over, read_lease
@@ -230,7 +230,7 @@ def changes_between(before: EffectiveThrottle, after: EffectiveThrottle) -> str:
 
 
 def _in_words(part: InForce | None) -> str:
-    return "none" if part is None else str(_plain(part.value))
+    return "none" if part is None else in_words(_plain(part.value))
 
 
 def _put_at(plain: dict[str, Any], path: Path, value: object) -> None:

@@ -73,5 +73,6 @@ class Client:
 
     async def call(self, method: str, path: str, body: object = None, raw: bytes | None = None) -> tuple[int, Any]:
         data = io.BytesIO(raw) if raw is not None else None if body is None else json.dumps(body)
-        async with self.session.request(method, self.base + path, data=data) as response:
+        headers = {"Content-Type": "application/json"}
+        async with self.session.request(method, self.base + path, data=data, headers=headers) as response:
             return response.status, json.loads(await response.read())

@@ -2,16 +2,35 @@
 
 from collections.abc import AsyncIterator
 
+import aiohttp
 import pytest_asyncio
 
+from tests.fakes.clock import MovedClock
 from tests.fakes.metadata_broker import MetadataBroker, metadata_broker
 from tests.fakes.relaying import pytest_asyncio_loop_factories
 from tests.fakes.servers import serving
 from tests.fakes.throttle_cluster import ThrottleCluster, throttle_cluster
+from tests.proxy.administered import Client, Sidecar
 from tests.proxy.watched import LISTS, ORDERS, PAYMENTS, Following, Watched
 from tests.proxy.whole_sidecar import Broker
+from weir.proxy.admin.access import Access
+from weir.proxy.admin.http import AdminServer
+from weir.proxy.config.address import Address
+from weir.proxy.config.tables import Admin
+from weir.proxy.log import EventLog
 
 __all__ = ["pytest_asyncio_loop_factories"]
+
+
+@pytest_asyncio.fixture
+async def client() -> AsyncIterator[Client]:
+    """Who asks the admin server of a made-up sidecar, which asks for no token."""
+    sidecar = Sidecar()
+    server = AdminServer(sidecar, EventLog(), Access(Admin(), MovedClock()))
+    address = await server.start(Address("127.0.0.1", 0))
+    async with aiohttp.ClientSession() as session:
+        yield Client(sidecar, f"http://{address}", session, server._scrapes)
+    await server.stop()
 
 
 @pytest_asyncio.fixture

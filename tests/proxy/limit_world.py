@@ -221,7 +221,7 @@ class _Wired(Exchange):
 
     world: World
 
-    async def _send(self, admin: Address, request: ShareRequest) -> ShareAnswer:
+    async def _send(self, admin: Address, request: ShareRequest, other: int | None) -> ShareAnswer:
         other = admin.port
         if {other, self.own_id} & self.world.unreachable:
             raise OSError("cut off")

@@ -7,35 +7,20 @@ import gzip
 import io
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
-import aiohttp
 import pytest
-import pytest_asyncio
 import yarl
 
-from tests.fakes.clock import MovedClock
-from tests.proxy.administered import Client, Sidecar
+from tests.proxy.administered import Client
 from tests.throttle_names import LEADER_RATE, LEADER_REPLICAS
 from weir.proxy.admin import exposition
 from weir.proxy.admin import http as admin
-from weir.proxy.admin.access import Access
-from weir.proxy.admin.http import MAX_BODY_BYTES, AdminServer
+from weir.proxy.admin.bodies import MAX_BODY_BYTES
 from weir.proxy.config.address import Address
 from weir.proxy.config.client_limits import read_client_limits
-from weir.proxy.config.tables import Admin, ThrottleTable
-from weir.proxy.log import EventLog
-
-
-@pytest_asyncio.fixture
-async def client() -> AsyncIterator[Client]:
-    sidecar = Sidecar()
-    server = AdminServer(sidecar, EventLog(), Access(Admin(), MovedClock()))
-    address = await server.start(Address("127.0.0.1", 0))
-    async with aiohttp.ClientSession() as session:
-        yield Client(sidecar, f"http://{address}", session, server._scrapes)
-    await server.stop()
+from weir.proxy.config.tables import ThrottleTable
 
 
 async def test_admin_healthz_is_200_while_the_process_runs(client: Client) -> None:
@@ -212,7 +197,7 @@ async def test_admin_throttle_bad_input_is_400_and_changes_nothing(
 
 
 async def test_admin_compressed_body_is_refused_before_unpacking(client: Client) -> None:
-    headers = {"Content-Encoding": "gzip"}
+    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
     bomb = io.BytesIO(gzip.compress(b" " * (MAX_BODY_BYTES - 1)))
     async with client.session.put(f"{client.base}/v1/throttle", data=bomb, headers=headers) as response:
         assert response.status == 415

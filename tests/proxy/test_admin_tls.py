@@ -62,7 +62,7 @@ class Secured:
         url, context = f"https://{self.address}{path}", self.context(shown)
         async with (
             aiohttp.ClientSession() as session,
-            session.request(method, url, data="{}", ssl=context, headers=headers) as response,
+            session.request(method, url, json={}, ssl=context, headers=headers) as response,
         ):
             return response.status
 
@@ -145,7 +145,7 @@ async def test_sidecars_ask_each_other_with_their_own_certificates(secured: Secu
         return []
 
     exchange = Exchange(1, (), nobody, EventLog(), tls=secured.client_context)  # type: ignore[arg-type]
-    await exchange._send(secured.address, ShareRequest(broker_id=1))
+    await exchange._send(secured.address, ShareRequest(broker_id=1), None)
     await exchange.close()
 
 
@@ -225,7 +225,7 @@ async def test_sidecar_admin_has_tls_and_tells_certificate_expiry(
             url = f"https://{weir.admin_address}"
             async with session.get(f"{url}/metrics", ssl=context) as response:
                 assert "weir_tls_certificate_expiry_seconds{" in await response.text()
-            async with session.patch(f"{url}/v1/throttle", data="{}", ssl=context) as response:
+            async with session.patch(f"{url}/v1/throttle", json={}, ssl=context) as response:
                 assert response.status == 200
             with pytest.raises(aiohttp.ClientError):
                 await session.get(f"http://{weir.admin_address}/healthz")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,6 +14,7 @@ from weir.limits.rate_limiter import Option
 from weir.limits.rules import INTERNAL_TOPICS
 from weir.proxy.config import plugins
 from weir.proxy.config.client_limits import MOST_RULES, ClientLimitTable, rules_of
+from weir.proxy.config.limiters import KNOWN
 from weir.proxy.config.load import parse_config
 from weir.proxy.config.reader import ConfigError
 
@@ -52,10 +54,13 @@ class Ends:
 
 
 @pytest.fixture(autouse=True)
-def theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("their_limits")
+def theirs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    module, known = types.ModuleType("their_limits"), dict(KNOWN)
     vars(module).update(Nightly=Nightly, Broken=Broken, Ends=Ends, number=5)
     monkeypatch.setitem(sys.modules, "their_limits", module)
+    yield
+    KNOWN.clear()
+    KNOWN.update(known)
 
 
 def read(text: str) -> tuple[ClientLimitTable, ...]:
@@ -185,9 +190,9 @@ def test_a_limiter_that_a_package_announces_goes_by_its_name(monkeypatch: pytest
         def load(self) -> type[Nightly]:
             return Nightly
 
-    def announced(group: str, name: str | None = None) -> list[Point]:
+    def announced(group: str) -> list[Point]:
         assert group == "weir.rate_limiters"
-        return [Point()] if name in (None, "nightly") else []
+        return [Point()]
 
     monkeypatch.setattr(plugins, "entry_points", announced)
     (rule,) = rules_of(read('[[limits.client]]\nclient_id = "a"\n"rate.limiters" = ["nightly"]'))

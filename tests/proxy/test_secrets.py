@@ -82,7 +82,8 @@ def run() -> Iterator[list[Process]]:
 
 def asked(port: int, method: str, path: str, token: str) -> str:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    connection.request(method, path, body="{}", headers={"Authorization": f"Bearer {token}"})
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    connection.request(method, path, body="{}", headers=headers)
     response = connection.getresponse()
     told = f"{response.status} {response.headers} {response.read().decode()}"
     connection.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -98,7 +97,7 @@ async def test_limits_begin_and_end_at_run_time_for_open_links() -> None:
         assert list(sidecar.limits.clients) == []
         async with aiohttp.ClientSession() as session:
             body = {"client": [{"client_id": SINK, "record.rate.limit": 1}]}
-            async with session.put(base, data=json.dumps(body)) as answer:
+            async with session.put(base, json=body) as answer:
                 assert await answer.json() == body
             await consumer.fetch()
             assert await consumer.is_held()

@@ -319,7 +319,7 @@ async def test_what_a_change_did_is_told_part_by_part(in_force: LayeredThrottle)
     await in_force.merge({LEADER_RATE: 7, FOLLOWER_RATE: None, "mode": "observe", "quotas": [quota], "topics": None})
     told = changes_between(before, in_force.effective).split("; ")
     assert told[:3] == [f"{FOLLOWER_RATE}: 6000000 -> none", f"{LEADER_RATE}: 5000000 -> 7", "mode: none -> observe"]
-    assert told[3].startswith("quotas.zones: none -> {'name': 'zones', ")
+    assert told[3].startswith('quotas.zones: none -> {"name":"zones",')
     assert told[4:] == [
         f"topics.orders.{FOLLOWER_REPLICAS}: 0:2,1:2 -> none",
         f"topics.orders.{LEADER_REPLICAS}: * -> none",

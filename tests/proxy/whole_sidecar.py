@@ -67,7 +67,8 @@ class Running:
     async def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         url = f"http://{self.sidecar.admin_address}{path}"
         data = None if body is None else json.dumps(body)
-        async with self.session.request(method, url, data=data) as response:
+        headers = {"Content-Type": "application/json"}
+        async with self.session.request(method, url, data=data, headers=headers) as response:
             return response.status, json.loads(await response.read())
 
     async def metric(self, line: str) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import aiohttp
 import pytest
 
@@ -39,14 +37,14 @@ async def test_known_followers_get_a_quota_and_others_are_answered() -> None:
         try:
             leader, follower = (side.throttle for side in sidecar.sides)
             url = f"http://{sidecar.admin_address}"
-            async with session.patch(f"{url}/v1/throttle", data=json.dumps({"quotas": [QUOTA]})) as response:
+            async with session.patch(f"{url}/v1/throttle", json={"quotas": [QUOTA]}) as response:
                 assert response.status == 200
             await until(lambda: "into/1" in sidecar.exchange.shares)
             assert [(quota.name, quota.rate) for quota in leader.quotas[1:]] == [("into/1", LEAST_SHARE)]
             assert len(follower.quotas) == 1
             part = Allotment(rate=900, members=0, number=1, size=1, said_at=0, is_divided=False)
             question = {"broker_id": 3, "life": 1, "parts": {"into/1": part, "other": part}}
-            async with session.post(f"{url}/v1/shares", data=json.dumps(question)) as response:
+            async with session.post(f"{url}/v1/shares", json=question) as response:
                 refused = (await response.json())["refused"]
             assert refused == {"into/1": "not_a_member", "other": "unknown_rate"}
             async with session.get(f"{url}/metrics") as response:
