@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from weir.protocol.errors import MalformedFrame
-from weir.protocol.fetch_versions import MAX_INT32, TOPIC_ID_SIZE, FetchVersion, fetch_version
+from weir.protocol.fetch_versions import MAX_INT32, FetchVersion, fetch_version
 from weir.protocol.header import SIZE, RequestHeader, decode_request_header, encode_request_header
 from weir.protocol.primitives import CLASSIC, COMPACT, NO_TAGS
 from weir.protocol.request_topics import (
+    STEP_TOPICS,
     RequestTopic,
     Runs,
     after_identified_topics,
@@ -134,7 +135,7 @@ def fetch_request_steps(frame: bytes, runs: Runs | None = None) -> Steps[FetchRe
     rack_id = b""
     encoding = COMPACT if row.is_flexible else CLASSIC
     if row.has_forgotten_topics:
-        forgotten, at = _read_forgotten(frame, at, row)
+        forgotten, at = yield from _read_forgotten(frame, at, row)
     if row.has_rack_id:
         rack_id, at = encoding.read_string(frame, at)
     tags_start = at
@@ -184,7 +185,7 @@ def encoding_steps(request: FetchRequest) -> Steps[bytes]:
     else:
         yield from write_classic_topics(parts, request.topics, row)
     if row.has_forgotten_topics:
-        _write_forgotten(parts, request.forgotten, row)
+        yield from _write_forgotten(parts, request.forgotten, row)
     if row.has_rack_id:
         parts.append(encoding.string(request.rack_id))
     parts.append(encoding.tags(request.tags))
@@ -209,7 +210,7 @@ def replica_id_steps(frame: bytes) -> Steps[int]:
     row = fetch_version(header.api_version)
     at = after_tags(frame, at) + row.request_head.layout.size
     at = yield from after_identified_topics(frame, at, row)
-    at = _after_forgotten(frame, at, row)
+    _, at = yield from _read_forgotten(frame, at, row)
     length_and_one, at = read_unsigned_varint(frame, at)
     return _replica_id(frame, at + max(0, length_and_one - 1))
 
@@ -245,13 +246,15 @@ def _replica_id(frame: bytes, at: int) -> int:
     return CONSUMER
 
 
-def _read_forgotten(frame: bytes, at: int, row: FetchVersion) -> tuple[tuple[ForgottenTopic, ...], int]:
+def _read_forgotten(frame: bytes, at: int, row: FetchVersion) -> Steps[tuple[tuple[ForgottenTopic, ...], int]]:
     encoding = COMPACT if row.is_flexible else CLASSIC
     count, at = encoding.read_count(frame, at, smallest_topic(row))
     check_counts(count)
     total = 0
     forgotten: list[ForgottenTopic] = []
-    for _ in range(count):
+    for number in range(1, count + 1):
+        if not number % STEP_TOPICS:
+            yield
         name, at = read_name(frame, at, row)
         partitions, at = encoding.read_count(frame, at, SIZE.size)
         total += partitions
@@ -263,21 +266,11 @@ def _read_forgotten(frame: bytes, at: int, row: FetchVersion) -> tuple[tuple[For
     return tuple(forgotten), at
 
 
-def _after_forgotten(frame: bytes, at: int, row: FetchVersion) -> int:
-    count, at = COMPACT.read_count(frame, at, smallest_topic(row))
-    check_counts(count)
-    total = 0
-    for _ in range(count):
-        partitions, at = COMPACT.read_count(frame, at + TOPIC_ID_SIZE, SIZE.size)
-        total += partitions
-        check_counts(count, total)
-        at = after_tags(frame, at + partitions * SIZE.size)
-    return at
-
-
-def _write_forgotten(parts: list[bytes], forgotten: Sequence[ForgottenTopic], row: FetchVersion) -> None:
+def _write_forgotten(parts: list[bytes], forgotten: Sequence[ForgottenTopic], row: FetchVersion) -> Steps[None]:
     encoding = COMPACT if row.is_flexible else CLASSIC
     parts.append(encoding.count(len(forgotten)))
-    for name, partitions, tags in forgotten:
+    for number, (name, partitions, tags) in enumerate(forgotten, start=1):
+        if not number % STEP_TOPICS:
+            yield
         ids = struct.pack(f">{len(partitions)}i", *partitions)
         parts += (write_name(name, row), encoding.count(len(partitions)), ids, encoding.tags(tags))

@@ -8,12 +8,13 @@ from typing import Final, TypeAlias
 
 from weir.protocol.errors import MalformedFrame
 from weir.protocol.primitives import STRING_LENGTH
-from weir.protocol.varint import read_unsigned_varint
+from weir.protocol.varint import MOST_TAGS, after_tags, read_unsigned_varint
 
 Structure: TypeAlias = Generator[int, None, None]
 """Reads a frame from `at` on. It yields n to have n bytes there in one piece, and may set `at` behind `end` before."""
 
 _NOTHING: Final = memoryview(b"")
+_FEW: Final = 64  # elements of an array that may be as small as they like
 _NO_MORE: Final = -1  # wants a structure that has ended: an exception would cost more
 
 
@@ -113,9 +114,13 @@ class FrameReader:
         if self.at > self.frame_end:
             raise CannotRead("frame")
 
-    def checked(self, count: int) -> int:
-        """Return an array's count; 0 where it is null. Each element takes a byte at least."""
-        if count > self.frame_end - self.at:
+    def checked(self, count: int, least: int) -> int:
+        """Return an array's count; 0 where it is null. All elements but a few take `least` bytes each, or more.
+
+        Every count of a frame is judged here, so that no byte of it can cost more than a fraction of a microsecond.
+        """
+        left = self.frame_end - self.at
+        if count > left or (count - _FEW) * least > left:
             raise CannotRead("frame")
         return max(0, count)
 
@@ -128,9 +133,9 @@ class FrameReader:
                 return value
             yield after - self.at
 
-    def count(self) -> Generator[int, None, int]:
-        """Read a compact array's count."""
-        return self.checked((yield from self.varint()) - 1)
+    def count(self, least: int) -> Generator[int, None, int]:
+        """Read a compact array's count; see `checked`."""
+        return self.checked((yield from self.varint()) - 1, least)
 
     def string(self) -> Structure:
         """Step over a string that is not compact, and may be null."""
@@ -146,6 +151,13 @@ class FrameReader:
 
     def tags(self) -> Structure:
         """Step over a tag buffer."""
-        for _ in range((yield from self.varint())):
+        after = after_tags(self.view, self.at)
+        if after <= self.end:  # nearly always
+            self.at = after
+            return
+        count = yield from self.varint()
+        if count > MOST_TAGS:
+            raise CannotRead("frame")
+        for _ in range(count):
             yield from self.varint()
             self.skip((yield from self.varint()))

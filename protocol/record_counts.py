@@ -26,6 +26,9 @@ MOST_TOPICS: Final = 1_000
 SHARE_FETCH_VERSIONS: Final = range(1, 3)
 """The versions of ShareFetch whose answers are read."""
 
+_LEAST_TOPIC: Final = 24  # bytes: a topic's name or id, and one partition
+_LEAST_TRANSACTION: Final = ABORTED_TRANSACTION_SIZE + 1  # with its tag buffer
+_LEAST_SHARED: Final = 22  # bytes of a partition of a ShareFetch answer: fixed fields, and one for each of the others
 _ERROR_SIZE: Final = 2
 _THROTTLE_AND_ERROR_SIZE: Final = SIZE.size + _ERROR_SIZE
 _LEADER_SIZE: Final = 8
@@ -122,6 +125,7 @@ class RecordCounts(FrameReader):
         api_key, is_flexible, _, head, fixed, after, partition, _ = layout
         size_at = fixed if after is None else fixed + 1 + after  # in a flexible partition without transactions
         wanted = size_at + 1 if is_flexible else partition.size
+        least = wanted + is_flexible
         if api_key == PRODUCE:
             yield from self._produce(layout)
         else:
@@ -130,17 +134,16 @@ class RecordCounts(FrameReader):
                 yield from self.tags()
         self.at += head
         if is_flexible:
-            topics = yield from self.count()
+            topics = yield from self.count(_LEAST_TOPIC)
         else:
             if self.at + SIZE.size > self.end:
                 yield SIZE.size
             (topics,) = SIZE.unpack_from(self.view, self.at)
             self.at += SIZE.size
-            if topics > self.frame_end - self.at:
-                raise CannotRead("frame")
+            topics = self.checked(topics, _LEAST_TOPIC)
         for _ in range(topics):
             if is_flexible:
-                partitions = yield from self._begin_topic()
+                partitions = yield from self._begin_topic(least)
             else:
                 if self.at + STRING_LENGTH.size > self.end:
                     yield STRING_LENGTH.size
@@ -152,8 +155,7 @@ class RecordCounts(FrameReader):
                 name = self.at + STRING_LENGTH.size
                 (partitions,) = SIZE.unpack_from(self.view, name + length)
                 self.at = name + length + SIZE.size
-                if partitions > self.frame_end - self.at:
-                    raise CannotRead("frame")
+                partitions = self.checked(partitions, least)
                 self._enter(bytes(self.view[name : name + length]), partitions)
             view, at, end = self.view, self.at, self.end
             for _ in range(partitions):
@@ -210,7 +212,7 @@ class RecordCounts(FrameReader):
 
     def _transactions(self, after: int) -> Structure:
         """Step over aborted transactions, and over `after` bytes between these and the records' size."""
-        for _ in range((yield from self.count())):
+        for _ in range((yield from self.count(_LEAST_TRANSACTION))):
             self.skip(ABORTED_TRANSACTION_SIZE)
             yield from self.tags()
         yield from self.need(after + 1)
@@ -222,8 +224,8 @@ class RecordCounts(FrameReader):
         self.skip(_THROTTLE_AND_ERROR_SIZE)
         yield from self.compact_bytes()  # what the error is
         self.skip(SIZE.size)  # how long acquired records are locked
-        for _ in range((yield from self.count())):
-            for _ in range((yield from self._begin_topic())):
+        for _ in range((yield from self.count(_LEAST_TOPIC))):
+            for _ in range((yield from self._begin_topic(_LEAST_SHARED))):
                 # the error of the fetch is behind the partition, and then that of its acknowledgements
                 self.skip(SIZE.size + _ERROR_SIZE)
                 yield from self.compact_bytes()
@@ -233,7 +235,7 @@ class RecordCounts(FrameReader):
                 yield from self.tags()
                 size = yield from self.compact_bytes()
                 acquired = 0
-                for _ in range((yield from self.count())):
+                for _ in range((yield from self.count(_ACQUIRED.size + 1))):
                     yield from self.need(_ACQUIRED.size)
                     first, last, _ = _ACQUIRED.unpack_from(self.view, self.at)
                     self.at += _ACQUIRED.size
@@ -244,22 +246,22 @@ class RecordCounts(FrameReader):
                 yield from self.tags()
             yield from self.tags()
 
-    def _begin_topic(self) -> Generator[int, None, int]:
-        """Read a topic of a flexible version up to its partitions, and return how many there are."""
+    def _begin_topic(self, least: int) -> Generator[int, None, int]:
+        """Read a topic of a flexible version up to its partitions of `least` bytes; returns how many there are."""
         length = TOPIC_ID_SIZE if self.by_id else (yield from self.varint()) - 1
         if not 0 <= length <= LONGEST_STRING:
             raise CannotRead("frame")
         yield from self.need(length + 1)
         topic = bytes(self.view[self.at : self.at + length])
         self.at += length
-        partitions = yield from self.count()
+        partitions = yield from self.count(least)
         self._enter(topic, partitions)
         return partitions
 
     def _enter(self, topic: bytes, partitions: int) -> None:
         """Count what follows for a topic, which has so many partitions."""
         self._topic = b"" if len(self.topics) >= MOST_TOPICS and topic not in self.topics else topic
-        self._partitions += max(0, partitions)
+        self._partitions += partitions
         if self._partitions > MOST_PARTITIONS:
             raise CannotRead("partitions")
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from weir.protocol.errors import MalformedFrame, TooMany
 from weir.protocol.fetch_versions import TOPIC_ID_SIZE, FetchVersion
 from weir.protocol.primitives import CLASSIC, COMPACT, COUNT, NO_TAGS, STRING_LENGTH
-from weir.protocol.steps import Steps
+from weir.protocol.steps import Steps, StepWork
 from weir.protocol.varint import after_tags, encode_unsigned_varint, read_tag_count, read_unsigned_varint
 
 SMALLEST_TOPIC: Final = STRING_LENGTH.size + COUNT.size
@@ -19,8 +19,10 @@ MOST_TOPICS: Final = 50_000
 MOST_PARTITIONS: Final = 200_000
 """The most partitions of a request that is decoded. Kafka recommends no more in a whole cluster."""
 
-_STEP_TOPICS: Final = 500  # in one step of about 1 ms
-_STEP_PARTITIONS: Final = 5_000  # that look different, in one step
+STEP_TOPICS: Final = 500
+"""The topics that are read or written in one step of about 1 ms."""
+
+_STEP_PARTITIONS: Final = 1_000  # that look different, in one step, in whatever topics
 _RUN_TOPICS: Final = 32  # that are compared at once with those of the request before
 _MOST_RUN_TOPICS: Final = 2 * _RUN_TOPICS  # a run that came again ends another one, which may not grow each time
 _MOST_KEPT: Final = 2**20  # bytes of topics that are kept to be compared
@@ -131,7 +133,7 @@ def read_classic_topics(
     check_counts(count)
     total = done = 0
     topics: list[RequestTopic] = []
-    kept, first_at, step_end = Runs(), position, _STEP_TOPICS
+    kept, first_at, step_end = Runs(), position, STEP_TOPICS
     run_at, run_from, run_end, run_total = position, 0, _RUN_TOPICS, 0  # of the run that is put together
     string_length, entry_count = STRING_LENGTH.unpack_from, COUNT.unpack_from  # saves two look-ups for each topic
     make, append = tuple.__new__, topics.append  # takes half as long as the class's own constructor
@@ -170,7 +172,7 @@ def read_classic_topics(
             kept[topics[run_from].name] = TopicRun(frame[run_at:position], topics[run_from:], total - run_total, stride)
             run_at, run_from, run_end, run_total = position, done, done + _RUN_TOPICS, total
             if step_end <= done < count:
-                step_end = done + _STEP_TOPICS
+                step_end = done + STEP_TOPICS
                 yield
     runs.clear()
     if position - first_at <= _MOST_KEPT:
@@ -183,11 +185,11 @@ def write_classic_topics(parts: list[bytes], topics: Sequence[RequestTopic], row
     size = row.partition_size
     string_length, entry_count, one = STRING_LENGTH.pack, COUNT.pack, COUNT.pack(1)
     parts.append(entry_count(len(topics)))
-    for start in range(0, len(topics), _STEP_TOPICS):
+    for start in range(0, len(topics), STEP_TOPICS):
         if start:
             yield
         step: list[bytes] = []
-        for name, entries, stride, _ in topics[start : start + _STEP_TOPICS]:
+        for name, entries, stride, _ in topics[start : start + STEP_TOPICS]:
             if len(entries) == size == stride and len(name) < len(_LENGTHS):
                 step += (_LENGTHS[len(name)], name, one, entries)  # most topics of a long list: no call for each
                 continue
@@ -206,11 +208,11 @@ def read_compact_topics(frame: bytes, at: int, row: FetchVersion) -> Steps[tuple
     pattern = _Pattern(fixed + _SMALLEST_TAGS, ((fixed, 0),))
     patterns_left = _MOST_PATTERNS
     topics: list[RequestTopic] = []
-    make = tuple.__new__  # as in read_classic_topics
-    for start in range(0, count, _STEP_TOPICS):
+    make, work = tuple.__new__, StepWork(_STEP_PARTITIONS)  # the first as in read_classic_topics
+    for start in range(0, count, STEP_TOPICS):
         if start:
             yield
-        for _ in range(min(count - start, _STEP_TOPICS)):
+        for _ in range(min(count - start, STEP_TOPICS)):
             name, at = read_name(frame, at, row)
             partitions, at = COMPACT.read_count(frame, at, fixed + _SMALLEST_TAGS)
             total += partitions
@@ -224,7 +226,7 @@ def read_compact_topics(frame: bytes, at: int, row: FetchVersion) -> Steps[tuple
                     pattern = _pattern_of(frame, at, fixed)
                     is_alike = _matches(frame, at, partitions, pattern)
                 if not is_alike:
-                    at = yield from _read_unlike_partitions(frame, at, partitions, fixed, name, topics)
+                    at = yield from _read_unlike_partitions(frame, at, partitions, fixed, name, topics, work)
                     last = topics[-1]
                     tags, at = _read_topic_tags(frame, at)
                     topics[-1] = RequestTopic(name, last.entries, last.stride, tags)
@@ -248,6 +250,7 @@ def after_identified_topics(frame: bytes, at: int, row: FetchVersion) -> Steps[i
     pattern = _Pattern(fixed + _SMALLEST_TAGS, ((fixed, 0),))
     patterns_left = _MOST_PATTERNS
     unlike: list[RequestTopic] = []
+    work = StepWork(_STEP_PARTITIONS)
     while left:
         start = at
         partitions, first = COMPACT.read_count(frame, start + TOPIC_ID_SIZE, fixed + _SMALLEST_TAGS)
@@ -261,10 +264,10 @@ def after_identified_topics(frame: bytes, at: int, row: FetchVersion) -> Steps[i
         if is_alike:
             behind = first + partitions * pattern.stride
         else:
-            behind = yield from _read_unlike_partitions(frame, first, partitions, fixed, b"", unlike)
+            behind = yield from _read_unlike_partitions(frame, first, partitions, fixed, b"", unlike, work)
         at = after_tags(frame, behind)
         left -= 1
-        if left and not left % _STEP_TOPICS:
+        if work.is_enough(_STEP_PARTITIONS // STEP_TOPICS):
             yield
         count_at, step = start + TOPIC_ID_SIZE, 1
         next_count = frame[at + TOPIC_ID_SIZE : at + first - start]
@@ -306,7 +309,7 @@ def write_compact_topics(parts: list[bytes], topics: Sequence[RequestTopic], row
     parts.append(b"")  # the count of topics, filled in at the end
     by_id = row.names_topics_by_id
     count = index = 0
-    step_at = len(parts)
+    step_at, step_end = len(parts), STEP_TOPICS
     while index < len(topics):
         name, entries, stride, tags = topics[index]
         partitions = len(entries) // stride
@@ -320,12 +323,14 @@ def write_compact_topics(parts: list[bytes], topics: Sequence[RequestTopic], row
                 partitions += len(entries) // stride
                 blocks.append(entries)
                 index += 1
+                if not len(blocks) % STEP_TOPICS:
+                    yield
             parts += (name if by_id else write_name(name, row), encode_unsigned_varint(partitions + 1), *blocks)
         parts.append(tags or NO_TAGS)
         count += 1
-        if not count % _STEP_TOPICS:
+        if index >= step_end:
             parts[step_at:] = [b"".join(parts[step_at:])]  # as in write_classic_topics
-            step_at = len(parts)
+            step_at, step_end = len(parts), index + STEP_TOPICS
             yield
     parts[count_at] = COMPACT.count(count)
 
@@ -366,14 +371,15 @@ def _pattern_of(frame: bytes, at: int, fixed: int) -> _Pattern:
 
 
 def _read_unlike_partitions(
-    frame: bytes, at: int, partitions: int, fixed: int, name: bytes, topics: list[RequestTopic]
+    frame: bytes, at: int, partitions: int, fixed: int, name: bytes, topics: list[RequestTopic], work: StepWork
 ) -> Steps[int]:
     """Read partitions one by one, and join neighbours of one stride. Returns the offset after them."""
     start, stride, size = at, 0, len(frame)
     for taken in range(0, partitions, _STEP_PARTITIONS):
-        if taken:
+        some = min(partitions - taken, _STEP_PARTITIONS)
+        if work.is_enough(some):
             yield
-        for _ in range(min(partitions - taken, _STEP_PARTITIONS)):
+        for _ in range(some):
             tags_at = at + fixed
             end = tags_at + 1 if tags_at < size and not frame[tags_at] else after_tags(frame, tags_at)
             if end > size:

@@ -17,7 +17,7 @@ from weir.protocol.header import SIZE
 from weir.protocol.primitives import COUNT, LONGEST_STRING, STRING_LENGTH
 from weir.protocol.records import RecordsSeen, RecordWalker
 from weir.protocol.take_out import Passing, TakeOut
-from weir.protocol.varint import LONGEST_VARINT
+from weir.protocol.varint import LONGEST_VARINT, MOST_TAGS
 
 RESPONSE_ENTRY: Final = struct.Struct(">ihqi")
 """What is kept of a partition: partition, error_code, high_watermark, bytes of its records (-1: null)."""
@@ -50,17 +50,6 @@ def _varint() -> Generator[int, bytes, int]:
         if byte < 0x80:
             return value
     raise _LongVarint
-
-
-def _tags() -> Generator[int, bytes, bool]:
-    """Read a tag buffer, skipping the tags' contents. Returns whether tag 0 is among them."""
-    has_first = False
-    for _ in range((yield from _varint())):
-        has_first |= (yield from _varint()) == 0
-        size = yield from _varint()
-        if size:
-            yield -size
-    return has_first
 
 
 class ScannedTopic(NamedTuple):
@@ -268,7 +257,7 @@ class ResponseBody:
             if row.is_flexible:
                 for _ in range(transactions):
                     yield -ABORTED_TRANSACTION_SIZE
-                    yield from _tags()
+                    yield from self._tags()
             elif transactions > 0:
                 yield -transactions * ABORTED_TRANSACTION_SIZE
         if row.has_preferred_read_replica:
@@ -315,18 +304,31 @@ class ResponseBody:
         self._records.append(RecordsSeen(partition, 0, next_batch_size=next_size, taken_out=size))
 
     def _partition_end(self, partition: int) -> Unit:
-        if self._row.is_flexible and (yield from _tags()):  # tag 0 is the diverging epoch
+        if self._row.is_flexible and (yield from self._tags()):  # tag 0 is the diverging epoch
             self._diverging.append(partition)
         self._partitions_left -= 1
         if not self._partitions_left and not self._row.is_flexible:
             self._leave_topic()
 
     def _topic_end(self) -> Unit:
-        yield from _tags()
+        yield from self._tags()
         self._leave_topic()
 
     def _response_end(self) -> Unit:
-        yield from _tags()
+        yield from self._tags()
+
+    def _tags(self) -> Generator[int, bytes, bool]:
+        """Read a tag buffer, skipping the tags' contents. Returns whether tag 0 is among them."""
+        start, has_first = self.left, False
+        count = yield from _varint()
+        if count > MOST_TAGS:
+            raise self._malformed(f"a tag buffer has {count} tags", start)
+        for _ in range(count):
+            has_first |= (yield from _varint()) == 0
+            size = yield from _varint()
+            if size:
+                yield -size
+        return has_first
 
     def _count(self) -> Generator[int, bytes, int]:
         """Read an array's count or the size of records; -1 where it is null."""

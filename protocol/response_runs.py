@@ -9,12 +9,14 @@ import struct
 from functools import lru_cache
 from typing import Final
 
+from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch_versions import TOPIC_ID_SIZE, fetch_version
 from weir.protocol.header import SIZE
 from weir.protocol.primitives import COUNT, STRING_LENGTH
 from weir.protocol.records import RecordsSeen, walk_records
 from weir.protocol.request_topics import SMALLEST_TOPIC
 from weir.protocol.response_body import HEAD_SIZE, RESPONSE_ENTRY, ResponseBody, ScannedTopic, smallest_partition
+from weir.protocol.varint import read_tags
 
 _FIRST_RUN: Final = 4  # partitions in the first run
 _GROWTH: Final = 4  # the factor by which a run that fits grows, and one that does not shrinks
@@ -287,16 +289,24 @@ class CompactBody(ResponseBody):
             else:
                 longest *= _GROWTH
             if view[at]:
-                self.left, self._partitions_left = frame_end - at, partitions_left
-                self._begin(self._partition_end(partition))
-                return at
-            at += 1
+                has_first, behind = _tags_within(view[:end], at)
+                if not behind:
+                    self.left, self._partitions_left = frame_end - at, partitions_left
+                    self._begin(self._partition_end(partition))
+                    return at
+                if has_first:
+                    self._diverging.append(partition)
+                at = behind
+            else:
+                at += 1
             partitions_left -= 1
         self.left, self._partitions_left = frame_end - at, partitions_left
-        if not partitions_left and at < end and not view[at]:
-            at += 1
-            self.left -= 1
-            self._leave_topic()
+        if not partitions_left and at < end:
+            _, behind = (False, at + 1) if not view[at] else _tags_within(view[:end], at)
+            if behind:
+                self.left = frame_end - behind
+                self._leave_topic()
+                return behind
         return at
 
     def _count_idle(self, headers: bytes, count: int) -> int:
@@ -314,6 +324,15 @@ class CompactBody(ResponseBody):
             return headers[:HEAD_SIZE] + (_EMPTY_SIZE if headers[stride - 2] else _NULL_SIZE)
         sizes = headers[stride - 2 :: stride]
         return _with_sizes(headers, stride, sizes.count(1), sizes, 1)
+
+
+def _tags_within(view: memoryview, at: int) -> tuple[bool, int]:
+    """Return whether tag 0 is in a tag buffer, and where it ends; 0 where it is cut off, or malformed."""
+    try:
+        has_first, behind = read_tags(view, at)
+    except MalformedFrame:
+        return False, 0
+    return has_first, behind if behind <= len(view) else 0
 
 
 def _all_null_or_empty(headers: bytes, count: int, at: int, stride: int) -> bool:

@@ -12,8 +12,7 @@ LONGEST_VARINT: Final = 5
 """The bytes of the longest unsigned 32-bit varint."""
 
 MOST_TAGS: Final = 8
-"""The most tags in one buffer that is read as a whole. Kafka writes at most two; with any number, reading could take
-seconds."""
+"""The most tags in one buffer. Kafka writes at most three; any number of tags without bytes could take seconds."""
 
 
 def read_unsigned_varint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
@@ -44,6 +43,18 @@ def encode_unsigned_varint(value: int) -> bytes:
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
+
+
+def read_tags(data: memoryview, at: int) -> tuple[bool, int]:
+    """Return whether tag 0 is in a tag buffer, and the offset after it. Raises as `after_tags` does."""
+    count, at = read_tag_count(data, at)
+    has_first = False
+    for _ in range(count):
+        number, at = read_unsigned_varint(data, at)
+        size, at = read_unsigned_varint(data, at)
+        has_first |= not number
+        at += size
+    return has_first, at
 
 
 def after_tags(data: bytes | bytearray | memoryview, at: int) -> int:

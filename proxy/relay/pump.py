@@ -30,6 +30,7 @@ READS_IN_A_ROW: Final = 16
 """Reads of small buffers before other connections have their turn: as many bytes as one large buffer has."""
 
 _ROW_SECONDS: Final = 0.0005  # the longest that such a row of reads may take
+_SLOW_SECONDS: Final = 0.002  # a read that takes longer has bytes that cost much: the next one has to wait for its turn
 
 _MOST_BUFFERS: Final = 64  # for one sendmsg; the system's limit is 1,024
 
@@ -60,6 +61,8 @@ class Pump:
     """Whether a large buffer is worth borrowing for the next read."""
     waits_in_line: bool = False
     """Whether a read has to wait for its turn: the last one brought more than could be taken at once."""
+    is_slow: bool = False
+    """Whether the last read took long."""
     moved: int = 0
     """Bytes read so far."""
     sent: int = 0
@@ -162,7 +165,7 @@ class Pump:
     def _readable(self) -> None:
         if self._paused:
             self._unwatch()
-        elif not self.waits_in_line:
+        elif not self.waits_in_line and not self.is_slow:
             self._read(READS_IN_A_ROW)
         else:
             self.pause(IN_LINE)
@@ -174,11 +177,12 @@ class Pump:
         self.resume(IN_LINE)
 
     def _read(self, most: int) -> None:
-        end = time.perf_counter() + _ROW_SECONDS
+        now = time.perf_counter()
+        end = now + _ROW_SECONDS
         for _ in range(most):
             if self._paused:
                 return
-            buffer = self._borrowed = self._pool.borrow(self.large_reads, self.moved)
+            buffer = self._borrowed = self._pool.borrow(self.large_reads and not self.is_slow, self.moved)
             try:
                 size = self._source.receive_into(buffer)
             except (BlockingIOError, InterruptedError):
@@ -197,11 +201,13 @@ class Pump:
                 self.failed(error)
                 return
             self.flush()
+            began, now = now, time.perf_counter()
+            self.is_slow = now - began > _SLOW_SECONDS
             if size == LARGE_BUFFER_SIZE:
                 break
             if size < len(buffer) and self._source.tells_again:
                 return
-            if time.perf_counter() >= end:
+            if now >= end:
                 break
         # The source may tell of the same bytes, too. If each call asked for one more, a peer that sends fast would soon
         # have dozens of reads in one turn.

@@ -5,6 +5,8 @@ A whole request lists every partition that its follower wants, an incremental on
 
 from __future__ import annotations
 
+from itertools import islice
+
 from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch_request import FetchRequest
 from weir.protocol.fetch_session import FIRST_SESSION_VERSION
@@ -38,22 +40,23 @@ def take_whole(link: LinkPartitions, request: FetchRequest, now: float) -> Steps
         yield from _set_aside_absent(link, request, now)
         if count != link.count:
             raise MalformedFrame("a partition is named twice in a full fetch", 0)
-    _forget_absent(link, now)
+    yield from _forget_absent(link, now)
 
 
 def take_incremental(link: LinkPartitions, request: FetchRequest, now: float) -> Steps[None]:
     """Take in a request that lists what changed in its session. Done in steps."""
     yield from _take_topics(link, request, now, is_whole=False)
-    done = 0
+    work = StepWork(PARTITIONS_PER_STEP)
     for name, partitions, _ in request.forgotten:
-        if name in link.topics:
-            topic = link.topics[name]
-            for partition in topic.partitions.keys() & set(partitions):
-                _set_aside(link, topic, partition, now)
-                done += 1
-                if not done % PARTITIONS_PER_STEP:
-                    yield
-    _forget_absent(link, now)
+        topic = link.topics.get(name)
+        for start in range(0, len(partitions), PARTITIONS_PER_STEP):
+            some = partitions[start : start + PARTITIONS_PER_STEP]
+            if work.is_enough(len(some)):
+                yield
+            if topic is not None:
+                for partition in topic.partitions.keys() & set(some):
+                    _set_aside(link, topic, partition, now)
+    yield from _forget_absent(link, now)
 
 
 def _take_topics(link: LinkPartitions, request: FetchRequest, now: float, *, is_whole: bool) -> Steps[None]:
@@ -214,21 +217,26 @@ def _set_aside(link: LinkPartitions, topic: ReplicaTopic, partition: int, now: f
     link.sessions.touch(replica)
 
 
-def _forget_absent(link: LinkPartitions, now: float) -> None:
+def _forget_absent(link: LinkPartitions, now: float) -> Steps[None]:
     """Drop partitions that were absent for too long, and the oldest of those beyond MOST_PARTITIONS."""
-    too_many = link.count + len(link.absent) - MOST_PARTITIONS
-    gone: list[ReplicaPartition] = []
-    # one walk: deleting the first entry of a dictionary again and again is slow
-    for replica, until in link.absent.items():
-        if until > now and len(gone) >= too_many:
-            break
-        gone.append(replica)
-    for replica in gone:
-        topic = replica.topic
-        del link.absent[replica], topic.absent[replica.partition]
-        link.queue.leave(replica, returns=False)
-        if not topic.partitions and not topic.absent:
-            del link.topics[topic.key]
+    is_done = False
+    while not is_done:
+        too_many = link.count + len(link.absent) - MOST_PARTITIONS
+        gone: list[ReplicaPartition] = []
+        # many in one walk: deleting the first entry of a dictionary again and again is slow
+        for replica, until in islice(link.absent.items(), PER_STEP):
+            if until > now and len(gone) >= too_many:
+                break
+            gone.append(replica)
+        for replica in gone:
+            topic = replica.topic
+            del link.absent[replica], topic.absent[replica.partition]
+            link.queue.leave(replica, returns=False)
+            if not topic.partitions and not topic.absent:
+                del link.topics[topic.key]
+        is_done = len(gone) < PER_STEP
+        if not is_done:
+            yield
 
 
 def _set_aside_absent(link: LinkPartitions, request: FetchRequest, now: float) -> Steps[None]:

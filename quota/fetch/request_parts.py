@@ -118,7 +118,7 @@ def changes(
         topics=topics,
         session_id=sessions.leader.id,
         session_epoch=sessions.leader.epoch,
-        forgotten=() if lists_all else _forgotten(gone),
+        forgotten=() if lists_all else (yield from _forgotten(gone)),
     )
 
 
@@ -202,9 +202,11 @@ def _in_topics(sent: Iterable[tuple[ReplicaPartition, bytes]]) -> Steps[list[Req
     return topics
 
 
-def _forgotten(gone: Iterable[ReplicaPartition]) -> tuple[ForgottenTopic, ...]:
+def _forgotten(gone: Iterable[ReplicaPartition]) -> Steps[tuple[ForgottenTopic, ...]]:
     partitions: dict[bytes, list[int]] = {}
-    for replica in gone:
+    for number, replica in enumerate(gone, start=1):
+        if not number % PER_STEP:
+            yield
         partitions.setdefault(replica.topic.key, []).append(replica.partition)
     return tuple(ForgottenTopic(key, tuple(ids)) for key, ids in partitions.items())
 
