@@ -12,6 +12,7 @@ from weir.protocol.varint import after_tags, read_unsigned_varint
 
 _PARTITION: Final = struct.Struct(">ihqqq")  # index, error_code, base_offset, log_append_time_ms, log_start_offset
 _BATCH_INDEX_SIZE: Final = 4
+_LEAST_TOPIC: Final = 3  # bytes: an empty name, a count, and a tag buffer
 
 
 def with_throttle_time(frame: bytes, version: int, milliseconds: int) -> bytes:
@@ -34,29 +35,29 @@ def with_throttle_time(frame: bytes, version: int, milliseconds: int) -> bytes:
 def _throttle_time_at(frame: bytes, row: ProduceVersion) -> int:
     at = 2 * SIZE.size
     if not row.is_flexible:
-        topics, at = CLASSIC.read_count(frame, at, 1)
+        topics, at = CLASSIC.read_count(frame, at, _LEAST_TOPIC)
         for _ in range(topics):
             _, at = CLASSIC.read_string(frame, at)
-            partitions, at = CLASSIC.read_count(frame, at, 1)
+            partitions, at = CLASSIC.read_count(frame, at, _PARTITION.size)
             for _ in range(partitions):
                 at += _PARTITION.size
                 if row.tells_record_errors:
-                    errors, at = CLASSIC.read_count(frame, at, 1)
+                    errors, at = CLASSIC.read_count(frame, at, _BATCH_INDEX_SIZE)
                     for _ in range(errors):
                         at = _after_nullable(frame, at + _BATCH_INDEX_SIZE)
                     at = _after_nullable(frame, at)
         return at
     at = after_tags(frame, at)
-    topics, at = COMPACT.read_count(frame, at, 1)
+    topics, at = COMPACT.read_count(frame, at, _LEAST_TOPIC)
     for _ in range(topics):
         if row.names_topics_by_id:
             at += TOPIC_ID_SIZE
         else:
             _, at = COMPACT.read_string(frame, at)
-        partitions, at = COMPACT.read_count(frame, at, 1)
+        partitions, at = COMPACT.read_count(frame, at, _PARTITION.size)
         for _ in range(partitions):
             at += _PARTITION.size
-            errors, at = COMPACT.read_count(frame, at, 1)
+            errors, at = COMPACT.read_count(frame, at, _BATCH_INDEX_SIZE)
             for _ in range(errors):
                 at = after_tags(frame, _after_compact_nullable(frame, at + _BATCH_INDEX_SIZE))
             at = after_tags(frame, _after_compact_nullable(frame, at))

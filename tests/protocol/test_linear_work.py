@@ -1,21 +1,56 @@
-"""Frames that come byte by byte cost in proportion to their bytes: what is held back is not read anew for each."""
+"""Reading costs in proportion to the bytes that came, whatever they announce, and is done in short steps.
+
+Frames that come byte by byte are not read anew for each.
+"""
 
 import struct
 import time
 from collections.abc import Callable
+from typing import Final
 
 import pytest
 
 from tests.protocol.fetch_data import Partition, batch, response, single_bytes, with_ids
+from tests.protocol.fetch_requests import Asked
+from tests.protocol.hostile import (
+    COUNTS,
+    SAMPLES,
+    Sample,
+    Work,
+    asked,
+    blown_up,
+    decoded,
+    fetch_frame,
+    named,
+    sender_of,
+    streamed,
+)
 from tests.protocol.request_events import events_of
 from tests.protocol.wire import frame, request, tag_buffer
 from weir.protocol.errors import MalformedFrame
+from weir.protocol.fetch_request import ForgottenTopic
 from weir.protocol.request_stream import RequestStream
 from weir.protocol.response_scanner import FetchResponseScanner
 from weir.protocol.varint import MOST_TAGS
 
 LINEAR = 8
 """For four times the bytes: work in proportion takes 4 times as long, and what is read anew for each byte 16 times."""
+
+MOST_LINES: Final = 4
+"""Lines of code for each byte that came: about 0.2 us. Five times as many were enough for an attack."""
+
+MOST_IN_A_STEP: Final = 40_000
+"""Lines of code: about 2 ms."""
+
+MANY: Final = 5_000
+
+NEWEST: Final = frozenset(
+    {
+        *("replica's fetch v18", "answer to fetch v18", "produce v13", "answer to produce v13"),
+        *("answer to share fetch v2", "answer to SASL authenticate v2", "metadata v12", "API versions"),
+    }
+)
+"""Those of which each version is not read on each run of the quick tests."""
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -96,3 +131,53 @@ def test_response_body_byte_by_byte_takes_linear_time(version: int) -> None:
         return run
 
     assert seconds(work(100)) < LINEAR * seconds(work(25))
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [pytest.param(one, id=one.name, marks=() if one.name in NEWEST else pytest.mark.long) for one in SAMPLES],
+)
+def test_a_count_that_is_too_large_costs_no_more_than_the_bytes_that_came(sample: Sample) -> None:
+    """A Produce that announced 2^31 tags of no bytes kept all other clients waiting for seconds."""
+    size = 2048
+    for at in range(4, len(sample.data)):
+        for count in COUNTS[:2]:
+            data = blown_up(sample.data, at, count, b"\x00", size)
+            for read in sample.readers:
+                work = Work().run(read(data))
+                assert work.total <= MOST_LINES * size, (at, count.hex(), read, work.total)
+
+
+def lists(version: int, what: str) -> bytes:
+    """A Fetch request with thousands of something."""
+    few = [asked(version, number) for number in range(MANY)]
+    match what:
+        case "topics":
+            return fetch_frame(version, [(named(version, number), [few[0]], ()) for number in range(MANY)])
+        case "partitions of one topic":
+            return fetch_frame(version, [(named(version), few, ())])
+        case "partitions of a few topics":
+            some: list[list[Asked]] = [few[first :: MANY // 20] for first in range(MANY // 20)]
+            return fetch_frame(version, [(named(version, number), one, ()) for number, one in enumerate(some)])
+        case "forgotten topics":
+            return fetch_frame(version, [], tuple(ForgottenTopic(named(version, n), (n,)) for n in range(MANY)))
+    return fetch_frame(version, [], (ForgottenTopic(named(version), tuple(range(MANY))),))
+
+
+@pytest.mark.parametrize("version", [3, 7, 12, 18])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "topics",
+        "partitions of one topic",
+        "partitions of a few topics",
+        "forgotten topics",
+        "partitions of a forgotten topic",
+    ],
+)
+def test_a_large_fetch_is_read_and_written_in_short_steps(version: int, what: str) -> None:
+    """50,000 forgotten topics took 0.3 s, in which nobody else was served."""
+    data = lists(version, what)
+    for read in (decoded, streamed, *((sender_of,) if version >= 15 else ())):
+        work = Work().run(read(data))
+        assert work.longest <= MOST_IN_A_STEP, read
