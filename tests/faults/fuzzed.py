@@ -16,13 +16,15 @@ from tests.fakes.clock import MovedClock
 from tests.fakes.links import FakeLink
 from tests.fakes.relaying import AtOnce
 from tests.limits.limiters import built_in
-from tests.protocol.hostile import PIECE, SAMPLES, Sample, mutated
+from tests.protocol.hostile import LISTS, PIECE, SAMPLES, Sample, large_fetch, mutated
 from weir.limits.rules import Rule
 from weir.protocol.errors import ProtocolError
+from weir.protocol.header import FETCH
 from weir.protocol.request_stream import RequestStream
 from weir.proxy.limits.gate import LinkGate
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.log import EventLog
+from weir.proxy.relay.buffers import LARGE_BUFFER_SIZE
 from weir.proxy.relay.connection import Connection
 from weir.proxy.relay.fetches import ConnectionEnds, ReplicaFetches
 from weir.proxy.relay.open_link import Sender
@@ -32,15 +34,26 @@ from weir.quota.settings import SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS
 
-MOST_SECONDS: Final = 0.05
-"""CPU time of one step. Links have 2 ms at a time, of which a step may take some; the rest is for a busy machine."""
+MOST_SECONDS: Final = 0.1
+"""CPU time of one step. Reading 256 KB that are made to cost most takes half of it."""
 
 MOST_COLLECTED: Final = 2**20
 
-_EXCHANGES: Final = 4
+_LIMITED: Final = (Rule("*", (built_in("RecordRateLimiter", 1),)),)
+_THROTTLED: Final = ThrottleSettings(rate=100, replicas={"t0": ALL_REPLICAS, "t1": ALL_REPLICAS})
+SIDES: Final[tuple[SideName, ...]] = ("leader", "follower")
+_EXCHANGES: Final = 6
 _ASKED_AGAIN: Final = 40
+_LARGE_PART: Final = 0.01  # of requests
+_OWN_PART, _PLAIN_PART, _LIMITED_PART, _CHANGED_PART, _MATCHED_PART = 0.7, 0.3, 0.6, 0.4, 0.9
 _REQUESTS: Final = tuple(sample for sample in SAMPLES if sample.is_request)
+_LARGE: Final = tuple(
+    Sample(what, FETCH, version, True, large_fetch(version, what, 10_000))
+    for what in LISTS
+    for version in (3, 7, 12, 18)
+)
 _ANSWERS: Final = tuple(sample for sample in SAMPLES if not sample.is_request)
+_SIZES: Final = (1, 7, 100, PIECE)  # of pieces
 _CORRELATION: Final = struct.Struct(">i")
 
 
@@ -49,25 +62,13 @@ class Slow(Exception):
 
 
 class Fuzzed:
-    """Sides of a sidecar, and what became of the links between peers that broke the rules."""
+    """A sidecar's sides, and one link after the other between peers that break the rules."""
 
     def __init__(self) -> None:
-        self.clock = MovedClock()
         self.outcomes = Counter[str]()
         """How links ended, by the kind of the error; `passed` where there was none."""
-        self._log = EventLog("tests.fuzzed")
-        self._stage = LimitStage(self.clock, self._log, {}.get)
-        self._stage.configure((Rule("*", (built_in("RecordRateLimiter", 1000),)),))
-        replicas = {"orders": ALL_REPLICAS, "t0": ALL_REPLICAS}
-        settings = ThrottleSettings(rate=10_000, replicas=replicas)
-        self.sides = [self._side(name, settings) for name in ("leader", "follower")]
-
-    def _side(self, name: SideName, settings: ThrottleSettings) -> Side:
-        side = Side(
-            Throttle(name, 1, self.clock, settings), RelayStats(name), self._log, clock=self.clock, turns=AtOnce()
-        )
-        side.new_gate = lambda link: LinkGate(self._stage, side, link)
-        return side
+        self.seen = Counter[str]()
+        """What happened on the way."""
 
     def run(self, seed: int) -> None:
         """Have one link between two peers. A step that takes too long has to do so twice."""
@@ -77,8 +78,13 @@ class Fuzzed:
             self._run(seed)
 
     def _run(self, seed: int) -> None:
-        draw = random.Random(seed)
-        link = _Link(self.clock, draw, draw.choice(self.sides), is_plain=draw.random() < 0.3)
+        draw, clock, log = random.Random(seed), MovedClock(), EventLog("tests.fuzzed")
+        name = draw.choice(SIDES)
+        throttle = Throttle(name, 1, clock, _THROTTLED)
+        side = Side(throttle, RelayStats(name), log, clock=clock, turns=AtOnce())
+        stage = LimitStage(clock, log, {}.get)
+        stage.configure(_LIMITED)
+        link = _Link(clock, draw, side, stage)
         try:
             link.talk()
             self.outcomes["passed"] += 1
@@ -88,20 +94,23 @@ class Fuzzed:
             self.outcomes["closed"] += 1
         finally:
             link.close()
-        for side in self.sides:
-            assert not side.stats.throttle_errors, f"seed {seed}: the throttle failed"
+        assert not side.stats.throttle_errors, "the throttle failed"
+        self.seen["held by the throttle"] += side.stats.fetches_held
+        self.seen["held for a limit"] += stage.holds_cut.total()
+        self.seen["not counted"] += stage.not_counted.total()
 
 
 class _Link:
     """One connection's core, and both of its peers. A plain one decodes and limits nothing."""
 
-    def __init__(self, clock: MovedClock, draw: random.Random, side: Side, *, is_plain: bool) -> None:
-        self._clock, self._draw, self._is_plain = clock, draw, is_plain
+    def __init__(self, clock: MovedClock, draw: random.Random, side: Side, stage: LimitStage) -> None:
+        self._clock, self._draw = clock, draw
+        self._is_plain = is_plain = draw.random() < _PLAIN_PART
         fetches = ReplicaFetches(side, 5, host="10.0.0.1")
         decodes = (lambda replica_id, version: False) if is_plain else fetches.decodes
         self.core = Connection(fetches, RequestStream(MOST_COLLECTED, decodes))
-        if side.new_gate is not None and not is_plain and draw.random() < 0.7:
-            self.core.gate = side.new_gate(FakeLink())
+        if not is_plain and draw.random() < _LIMITED_PART:
+            self.core.gate = LinkGate(stage, side, FakeLink())
             self.core.requests.may_hold = self.core.gate.may_hold
         self._came = {"client": b"", "upstream": b""}
         self._went = {"client": b"", "upstream": b""}
@@ -109,8 +118,10 @@ class _Link:
     def talk(self) -> None:
         """A few requests, and answers to them."""
         draw, asked = self._draw, list[Sample]()
+        own = draw.choice(_REQUESTS)  # what this client mostly sends
         for _ in range(draw.randint(1, _EXCHANGES)):
-            some = draw.choices(_REQUESTS, k=draw.randint(1, 3))
+            others = _LARGE if draw.random() < _LARGE_PART else _REQUESTS
+            some = [own if draw.random() < _OWN_PART else draw.choice(others) for _ in range(draw.randint(1, 3))]
             asked += some
             self._feed("client", b"".join(map(self._changed, some)))
             self._answer(asked)
@@ -127,7 +138,7 @@ class _Link:
         self.core.free()
 
     def _changed(self, sample: Sample) -> bytes:
-        return mutated(self._draw, sample.data) if self._draw.random() < 0.6 else sample.data
+        return mutated(self._draw, sample.data) if self._draw.random() < _CHANGED_PART else sample.data
 
     def _answer(self, asked: Sequence[Sample]) -> None:
         for _ in range(self._draw.randint(1, _EXCHANGES)):
@@ -137,7 +148,7 @@ class _Link:
             kinds = {(one.api_key, one.version) for one in asked}
             fitting = [one for one in _ANSWERS if (one.api_key, one.version) in kinds] or _ANSWERS
             data = self._changed(self._draw.choice(fitting))
-            if self._draw.random() < 0.9:
+            if self._draw.random() < _MATCHED_PART:
                 data = data[:4] + _CORRELATION.pack(pending[0].correlation_id) + data[8:]
             self._feed("upstream", data)
 
@@ -145,7 +156,7 @@ class _Link:
         """Have bytes come in pieces of any size, as long as the link takes them."""
         draw, core = self._draw, self.core
         while data:
-            size = min(PIECE, draw.choice((1, 7, 100, PIECE)))
+            size = draw.choice(_SIZES) if len(data) < PIECE else LARGE_BUFFER_SIZE
             piece, data = memoryview(bytearray(data[:size])), data[size:]
             while piece:
                 if not core.takes(sender) and not self._worked(sender):
@@ -160,7 +171,9 @@ class _Link:
                 self._judge(began)
                 self._take(sender)
                 piece = piece[taken:]
-                assert core.requests.collected <= MOST_COLLECTED + PIECE, "more of a request is kept than may be"
+                assert core.requests.collected <= MOST_COLLECTED + LARGE_BUFFER_SIZE, (
+                    "more of a request is kept than may be"
+                )
 
     def _worked(self, sender: Sender) -> bool:
         """Do what there is to do, and let time pass. Returns whether bytes of a peer can be taken then."""

@@ -11,24 +11,21 @@ from typing import Final
 import pytest
 
 from tests.protocol.fetch_data import Partition, batch, response, single_bytes, with_ids
-from tests.protocol.fetch_requests import Asked
 from tests.protocol.hostile import (
     COUNTS,
+    LISTS,
     SAMPLES,
     Sample,
     Work,
-    asked,
     blown_up,
     decoded,
-    fetch_frame,
-    named,
+    large_fetch,
     sender_of,
     streamed,
 )
 from tests.protocol.request_events import events_of
 from tests.protocol.wire import frame, request, tag_buffer
 from weir.protocol.errors import MalformedFrame
-from weir.protocol.fetch_request import ForgottenTopic
 from weir.protocol.request_stream import RequestStream
 from weir.protocol.response_scanner import FetchResponseScanner
 from weir.protocol.varint import MOST_TAGS
@@ -148,36 +145,11 @@ def test_a_count_that_is_too_large_costs_no_more_than_the_bytes_that_came(sample
                 assert work.total <= MOST_LINES * size, (at, count.hex(), read, work.total)
 
 
-def lists(version: int, what: str) -> bytes:
-    """A Fetch request with thousands of something."""
-    few = [asked(version, number) for number in range(MANY)]
-    match what:
-        case "topics":
-            return fetch_frame(version, [(named(version, number), [few[0]], ()) for number in range(MANY)])
-        case "partitions of one topic":
-            return fetch_frame(version, [(named(version), few, ())])
-        case "partitions of a few topics":
-            some: list[list[Asked]] = [few[first :: MANY // 20] for first in range(MANY // 20)]
-            return fetch_frame(version, [(named(version, number), one, ()) for number, one in enumerate(some)])
-        case "forgotten topics":
-            return fetch_frame(version, [], tuple(ForgottenTopic(named(version, n), (n,)) for n in range(MANY)))
-    return fetch_frame(version, [], (ForgottenTopic(named(version), tuple(range(MANY))),))
-
-
 @pytest.mark.parametrize("version", [3, 7, 12, 18])
-@pytest.mark.parametrize(
-    "what",
-    [
-        "topics",
-        "partitions of one topic",
-        "partitions of a few topics",
-        "forgotten topics",
-        "partitions of a forgotten topic",
-    ],
-)
+@pytest.mark.parametrize("what", LISTS)
 def test_a_large_fetch_is_read_and_written_in_short_steps(version: int, what: str) -> None:
     """50,000 forgotten topics took 0.3 s, in which nobody else was served."""
-    data = lists(version, what)
+    data = large_fetch(version, what, MANY)
     for read in (decoded, streamed, *((sender_of,) if version >= 15 else ())):
         work = Work().run(read(data))
         assert work.longest <= MOST_IN_A_STEP, read
