@@ -16,18 +16,21 @@ from typing import NoReturn
 
 from bench.peers import request_frame, requested
 from bench.sockets import connect, metadata_request, receive_frame
+from weir.protocol.fetch_request import FetchRequest, ForgottenTopic, encode_fetch_request
 from weir.protocol.fetch_versions import FETCH_VERSIONS
-from weir.protocol.header import PRODUCE
+from weir.protocol.header import FETCH, PRODUCE, RequestHeader
 from weir.protocol.request_topics import RequestTopic
 from weir.proxy.event_loop import raise_descriptor_limit
 
 THROTTLED, UNTHROTTLED = b"t", b"u"
+HOSTILE = b"hostile"  # a client id that has a limit
 NICENESS = 10  # below the sidecar and what measures it: the machine's cores are few
 CROWD_ADDRESS = "127.0.0.2"
 
 _ROW = FETCH_VERSIONS[3]
 _HEAD = struct.Struct(">ihhi")
 _CHUNK = 2**16
+_FORGOTTEN = 50_000
 _CONNECTS_EACH_TURN = 20
 _IN_A_ROW = 50  # of a crowd, as programs would connect: none waits for another
 _SCRAPED_PARTITIONS = 20_000
@@ -50,6 +53,21 @@ def tiny_request(correlation_id: int) -> bytes:
 def unanswered_request(correlation_id: int) -> bytes:
     """A Produce request v0 with acks=0 and nothing in it."""
     return _HEAD.pack(20, PRODUCE, 0, correlation_id) + struct.pack(">hhii", -1, 0, 1000, 0)
+
+
+def tagged_produce(_: int) -> bytes:
+    """A Produce v9 with acks=0 that announces 2^31 tags, and has some hundred thousand without bytes."""
+    head = struct.pack(">hhih", PRODUCE, 9, 1, len(HOSTILE)) + HOSTILE + b"\x00\x00" + struct.pack(">hi", 0, 1000)
+    partition = struct.pack(">i", 0) + b"\x01" + b"\xff\xff\xff\xff\x07"
+    body = head + b"\x02\x02t\x02" + partition + bytes(10 * _CHUNK)
+    return struct.pack(">i", len(body)) + body
+
+
+def forgetting_fetch(correlation_id: int) -> bytes:
+    """A replica's Fetch v7 of 1.6 MB that forgets 50,000 topics of a session that there is not."""
+    header = RequestHeader(FETCH, 7, correlation_id, HOSTILE)
+    forgotten = tuple(ForgottenTopic(b"%022d" % number, (0,)) for number in range(_FORGOTTEN))
+    return encode_fetch_request(FetchRequest(header, 9, 500, 1, 2**20, [], 0, 5, 3, forgotten))
 
 
 def _ready() -> None:
@@ -80,7 +98,7 @@ class _Flooder:
 
 def _flood(port: int, make: Callable[[int], bytes], clients: int, *, reads: bool = False) -> NoReturn:
     """Keep `clients` flooding; one of which nothing was taken for a while is closed, and another comes."""
-    data = b"".join(make(number) for number in range(_CHUNK // len(make(0))))
+    data = b"".join(make(number) for number in range(max(1, _CHUNK // len(make(0)))))
     selector = selectors.EpollSelector()
     flooders: set[_Flooder] = set()
     wanted = selectors.EVENT_WRITE | (selectors.EVENT_READ if reads else 0)
@@ -226,6 +244,8 @@ ATTACKS: dict[str, Callable[[int, int], None]] = {
     "20 clients, pipelined replica fetches": lambda port, _: _flood(
         port, lambda number: fetch_frame(number, UNTHROTTLED, 5, 9), 20
     ),
+    "40 clients, 2^31 tags each": lambda port, _: _flood(port, tagged_produce, 40),
+    "8 clients, 50,000 forgotten topics each": lambda port, _: _flood(port, forgetting_fetch, 8, reads=True),
     "1,000 held fakes": lambda port, _: _hold(port, 1000),
     HALVES: lambda port, _: _send_halves(port, 699, 150_000),
     NEVER_READ: lambda port, _: _never_read(port, 60),

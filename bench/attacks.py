@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.attack_peers import ATTACKS, HALVES, NEVER_READ, NICENESS, SCRAPERS, fetch_once
+from bench.attack_peers import ATTACKS, HALVES, HOSTILE, NEVER_READ, NICENESS, SCRAPERS, fetch_once
 from bench.processes import Sidecar, calling, next_line, serving, sidecar, throttled
 from bench.sockets import connect, latencies, metadata_request, throughput
 from bench.table import Report, begin, by_round, parser, run, turned, with_trees
@@ -39,7 +39,7 @@ MOST_TURN_MS = 20.0  # on a machine with ten times as much to do as it has cores
 CROWD = "connections of one address"
 _OTHERS = 100  # connections beside the crowd, with those that are not closed yet
 
-NO_BYTES = throttled(0)
+TABLES = throttled(0) + f'[[limits.client]]\nclient_id = "{HOSTILE.decode()}"\n"record.rate.limit" = 1_000_000_000\n'
 COLUMNS = (
     "attack | p50 beside, ms .2 | p99 beside, ms .2 | p50 under, ms .2 | p99 under, ms .2 | "
     "p99 turn, ms of CPU .2 | longest turn .1 | p99, x .2"
@@ -84,7 +84,7 @@ def _attacks(report: Report, trees: Sequence[Path], names: Sequence[str], rounds
         noisy = stack.enter_context(serving("sockets.serve", 0, NICENESS))
 
         def new_sidecar(tree: Path) -> Sidecar:
-            return stack.enter_context(sidecar(quiet, noisy, tables=NO_BYTES, tree=tree, watched=True))
+            return stack.enter_context(sidecar(quiet, noisy, tables=TABLES, tree=tree, watched=True))
 
         pairs = {tree: (new_sidecar(tree), new_sidecar(tree)) for tree in trees}
 
