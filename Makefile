@@ -8,6 +8,7 @@
 #   make long    tests that compute for half a second or more, without a clock
 #   make clients Kafka clients of other languages against the limits: those whose tools (go, npm, cargo, javac) are here
 #   make kubernetes  the chart on an API server of Kubernetes, which Go builds (ten minutes the first time)
+#   make fuzz    mutated frames at the cores of links: SECONDS=600 SEED=1
 #   make bench   the long measurements
 #   make release the wheel, the sdist, and a bill of materials with licences, in dist/
 #   make lock    writes the lock files anew from pyproject.toml
@@ -23,7 +24,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup same-python demo test check unit newest-packages unit-newest spark long beside integration clients \
-  kubernetes bench release lock clean
+  kubernetes fuzz bench release lock clean
 
 setup: .venv/.installed .cache/.jars
 
@@ -138,6 +139,11 @@ KUBERNETES_VERSION = $(shell sed -n 's|^.*k8s.io/kubernetes \(v[0-9.]*\).*|\1|p'
 	cd tests/kubernetes && CGO_ENABLED=0 nice -n 19 go build -trimpath -o $(CURDIR)/$(@D)/ \
 	  -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES_VERSION)" tool
 	@touch $@
+
+# A minute of it is part of `integration`.
+fuzz: .venv/.installed
+	FUZZ_SECONDS=$(or $(SECONDS),600) FUZZ_SEED=$(or $(SEED),1) $(BIN)/pytest -s --show-capture=no \
+	  tests/faults/test_fuzzed_frames.py
 
 # Every bench/<name>.py that can be run by itself, then the tests that take minutes (5: there is none). All are run, and
 # the status tells at the end whether one of them missed what it must hold.

@@ -1,6 +1,6 @@
 """Frames of every kind that is read, what a hostile peer makes of them, and how much work reading takes.
 
-Work is counted in lines of `protocol/` that run: it is the same on every machine.
+Work is counted in lines of code that run: it is the same on every machine.
 """
 
 from __future__ import annotations
@@ -324,9 +324,10 @@ def mutated(draw: random.Random, data: bytes) -> bytes:
 
 
 class Work:
-    """Lines of `protocol/` that run in steps."""
+    """Lines of these rooms that run in steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, *rooms: str) -> None:
+        self._rooms = tuple(f"/{room}/" for room in rooms or ("protocol",))
         self.total = self.longest = self._step = 0
 
     def run(self, steps: Iterator[object]) -> Work:
@@ -349,7 +350,8 @@ class Work:
         self._step = 0
 
     def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
-        is_ours = "/protocol/" in frame.f_code.co_filename and "/tests/" not in frame.f_code.co_filename
+        name = frame.f_code.co_filename
+        is_ours = "/tests/" not in name and any(room in name for room in self._rooms)
         return self._line if is_ours else None
 
     def _line(self, frame: FrameType, event: str, argument: Any) -> Any:

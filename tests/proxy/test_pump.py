@@ -159,6 +159,33 @@ async def test_a_pump_reads_only_when_no_reason_to_pause_is_left(piped: Piped) -
     pump.close()
 
 
+@pytest.mark.parametrize("is_slow", [False, True])
+async def test_what_costs_much_waits_for_its_turn_and_is_read_in_small_pieces(
+    piped: Piped, monkeypatch: pytest.MonkeyPatch, is_slow: bool
+) -> None:
+    """Others are served between two reads of bytes that take long to read, such as thousands of tiny partitions."""
+    monkeypatch.setattr("weir.proxy.relay.pump._SLOW_SECONDS", -1.0 if is_slow else 60.0)
+    pump, size = piped.pump(), 3 * SMALL_BUFFER_SIZE
+    piped.connections[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 * size)
+    turns = list[object]()
+    run = pump._turns.add
+
+    def add(work: Callable[[], None]) -> None:
+        turns.append(work)
+        run(work)
+
+    monkeypatch.setattr(TurnBudget, "add", lambda budget, work: add(work))
+    monkeypatch.setattr(pump, "large_reads", True)
+    await piped.sender.send(bytes(100))
+    pump.resume(STOPPED)
+    await piped.receiver.expect(bytes(100))
+    await piped.sender.send(bytes(size))
+    await piped.receiver.expect(bytes(size))
+    assert (max(piped.owner.sizes) <= SMALL_BUFFER_SIZE) is is_slow
+    assert bool(turns) is is_slow
+    pump.close()
+
+
 async def test_pump_stopped_while_nothing_comes_stays_in_the_loop(piped: Piped) -> None:
     """A fetch that is held stops the pump, and most go on before anything else comes."""
     source = WatchedTransport(piped.source)
