@@ -82,7 +82,7 @@ class Fuzzed:
         name = draw.choice(SIDES)
         throttle = Throttle(name, 1, clock, _THROTTLED)
         side = Side(throttle, RelayStats(name), log, clock=clock, turns=AtOnce())
-        stage = LimitStage(clock, log, {}.get)
+        stage = LimitStage(clock, log)
         stage.configure(_LIMITED)
         link = _Link(clock, draw, side, stage)
         try:
@@ -128,8 +128,7 @@ class _Link:
 
     def close(self) -> None:
         """End the link, and check what went over it."""
-        for sender in self._came:
-            self._take(sender)
+        self._take()
         if self._is_plain:
             for sender, came in self._came.items():
                 assert came.startswith(self._went[sender]), "bytes that pass were changed"
@@ -169,7 +168,7 @@ class _Link:
                 finally:
                     self._came[sender] += piece[:taken]
                 self._judge(began)
-                self._take(sender)
+                self._take()
                 piece = piece[taken:]
                 assert core.requests.collected <= MOST_COLLECTED + LARGE_BUFFER_SIZE, (
                     "more of a request is kept than may be"
@@ -186,10 +185,10 @@ class _Link:
             began = time.thread_time()
             core.go_on()
             self._judge(began)
-            self._take(sender)
+            self._take()
         return core.takes(sender)
 
-    def _take(self, sender: Sender) -> None:
+    def _take(self) -> None:
         """Take out what is sent, before the buffer that it is in is used again."""
         core = self.core
         self._went["client"] += b"".join(core.to_upstream)

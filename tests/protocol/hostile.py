@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -47,7 +48,8 @@ NUMBER: Final = 7
 PIECE: Final = 2**14
 """Bytes of a usual read."""
 
-Reader = Callable[[bytes], Iterator[object]]
+Reading = Generator[object, None, None]
+Reader = Callable[[bytes], Reading]
 """Reads a frame with its size, and ends a step with each `yield`. Raises ProtocolError."""
 
 _TOPIC: Final = UUID(int=5)
@@ -75,53 +77,53 @@ def pieces_of(data: bytes) -> Iterator[memoryview]:
 # Readers
 
 
-def decoded(data: bytes) -> Iterator[object]:
+def decoded(data: bytes) -> Reading:
     """As a whole Fetch request, which is then written."""
     request = yield from fetch_request_steps(data[4:])
-    yield
+    yield None
     yield from encoding_steps(request)
 
 
-def sender_of(data: bytes) -> Iterator[object]:
+def sender_of(data: bytes) -> Reading:
     """As a whole Fetch request, up to who sent it."""
     yield from replica_id_steps(data[4:])
 
 
-def streamed(data: bytes) -> Iterator[object]:
+def streamed(data: bytes) -> Reading:
     """As a connection reads requests."""
     stream = RequestStream()
     for piece in pieces_of(data):
         for _ in stream.receive(piece):
-            yield
-        yield
+            yield None
+        yield None
 
 
-def _looked_at(data: bytes) -> Iterator[object]:
+def _looked_at(data: bytes) -> Reading:
     head = read_request_head(data)
     if not isinstance(head, int):
         sender = RequestSender(head.api_key, head.api_version, data[: 2**14])
         _ = sender.client_id, sender.session, sender.wait_seconds, sender.is_transactional, sender.is_whole
         sender.asking_for_no_records()
-    yield
+    yield None
 
 
 def _scanned(version: int, expected: Expected) -> Reader:
-    def read(data: bytes) -> Iterator[object]:
+    def read(data: bytes) -> Reading:
         scanner = FetchResponseScanner(version, NUMBER, expected)
         for piece in pieces_of(data):
             scanner.receive(piece)
-            yield
+            yield None
 
     return read
 
 
 def _watched(new: Callable[[], ResponseWatcher]) -> Reader:
-    def read(data: bytes) -> Iterator[object]:
+    def read(data: bytes) -> Reading:
         watcher = new()
         watcher.left = max(4, 4 + _INT32.unpack_from(data)[0])
         for piece in pieces_of(data):
             watcher.receive(piece)
-            yield
+            yield None
 
     return read
 
@@ -136,21 +138,25 @@ def _counted(api_key: int, version: int) -> Reader:
 
 
 def _told_to_wait(version: int) -> Reader:
-    def read(data: bytes) -> Iterator[object]:
+    def read(data: bytes) -> Reading:
         yield with_throttle_time(data, version, 2**31 - 1)
 
     return read
 
 
 def _cluster(version: int) -> Reader:
-    def read(data: bytes) -> Iterator[object]:
+    def read(data: bytes) -> Reading:
         yield from decode_cluster(data[4:], version, NUMBER, (b"orders",))[1]
 
     return read
 
 
-def _versions(data: bytes) -> Iterator[object]:
+def _versions(data: bytes) -> Reading:
     yield decode_api_versions(data[4:], NUMBER)
+
+
+def _nothing(_: object) -> None:
+    pass
 
 
 # Samples
@@ -166,8 +172,9 @@ def fetch_frame(
     """A Fetch request, a replica's or a consumer's."""
     tags = replica_state_tags(replica_id, 1) if version >= 15 and replica_id >= 0 else b""
     header = RequestHeader(FETCH, version, NUMBER, b"c")
-    fields = (replica_id, 500, 1, 2**20, [], 0, *session, forgotten if version >= 7 else (), b"", tags)
-    return encode(FetchRequest(header, *fields), list(topics))
+    gone = forgotten if version >= 7 else ()
+    request = FetchRequest(header, replica_id, 500, 1, 2**20, [], 0, *session, gone, b"", tags)
+    return encode(request, list(topics))
 
 
 def named(version: int, number: int = 0) -> bytes:
@@ -254,7 +261,7 @@ def _others() -> Iterator[Sample]:
             if version == 2
             else bytes(2) + b"\xff\xff" + bytes(4) + struct.pack(">q", 9000)
         )
-        readers = (_watched(lambda version=version: SaslAnswer(version, lambda _: None)),)
+        readers = (_watched(partial(SaslAnswer, version, _nothing)),)
         yield Sample(
             f"answer to SASL authenticate v{version}", SASL_AUTHENTICATE, version, False, frame(lifetime), readers
         )
@@ -264,7 +271,8 @@ def _others() -> Iterator[Sample]:
             metadata.Partition(error_code=0, partition_index=p, leader_id=1, leader_epoch=1, **nodes) for p in range(2)
         ]
         brokers = [metadata.Broker(node_id=1, host="h", port=9092, rack=None)]
-        found = [(0, name, _TOPIC.bytes, partitions) for name in ("orders", "other")]
+        found: list[tuple[int, str | None, bytes, list[object]]]
+        found = [(0, name, _TOPIC.bytes, [*partitions]) for name in ("orders", "other")]
         data = frame(metadata.response(version, found, brokers))
         yield Sample(f"metadata v{version}", 3, version, False, data, (_cluster(version),))
     apis = struct.pack(">ihi", NUMBER, 0, 2) + struct.pack(">hhhhhh", 0, 0, 9, 1, 0, 17)

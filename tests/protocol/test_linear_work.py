@@ -36,6 +36,8 @@ LINEAR = 8
 MOST_LINES: Final = 4
 """Lines of code for each byte that came: about 0.2 us. Five times as many were enough for an attack."""
 
+MOST_ANYWAY: Final = 2_000  # in any frame
+
 MOST_IN_A_STEP: Final = 40_000
 """Lines of code: about 2 ms."""
 
@@ -142,7 +144,7 @@ def test_a_count_that_is_too_large_costs_no_more_than_the_bytes_that_came(sample
             data = blown_up(sample.data, at, count, b"\x00", size)
             for read in sample.readers:
                 work = Work().run(read(data))
-                assert work.total <= MOST_LINES * size, (at, count.hex(), read, work.total)
+                assert work.total <= MOST_LINES * size + MOST_ANYWAY, (at, count.hex(), read, work.total)
 
 
 @pytest.mark.parametrize("version", [3, 7, 12, 18])
