@@ -65,7 +65,7 @@ class Sidecar(Exchange):
         """Take the share that this sidecar may use from now on."""
         self.share = shares[NAME] / RATE
 
-    async def _send(self, admin: Address, request: ShareRequest) -> ShareAnswer:
+    async def _send(self, admin: Address, request: ShareRequest, other: int | None) -> ShareAnswer:
         world, other = self._world, admin.port
         if {self.own_id, other} & world.cut_off:
             raise OSError("cut off")

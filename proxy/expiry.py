@@ -27,29 +27,29 @@ def read_lease(body: Mapping[str, Any], now: float) -> Lease:
     return Lease(now + asked.seconds, asked.owner, asked.reason)
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True, tag="setting"):
-    """An entry of HTTP's layer, of `throttle` or `limits`, on its way to a process that takes over.
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of HTTP's layer on its way to a process that takes over. Without a `value` it removes what is below.
 
-    Without a `value` it removes what is below it.
+    Both processes read the same clock.
     """
 
-    of: str
     path: tuple[str, ...]
     value: Any = None
-    seconds: float = math.inf
+    expires_at: float = math.inf
     owner: str = ""
     reason: str = ""
 
-    def lease(self, now: float) -> Lease:
-        """Return how long it holds."""
-        return Lease(now + self.seconds, self.owner, self.reason)
+    @property
+    def lease(self) -> Lease:
+        """How long it holds."""
+        return Lease(self.expires_at, self.owner, self.reason)
 
 
-def handed_over(of: str, path: Path, entry: Entry, plain: Callable[[Any], object], now: float) -> Setting:
+def handed_over(path: Path, entry: Entry, plain: Callable[[Any], object]) -> Setting:
     """Return an entry of HTTP's layer as another process takes it. `plain` makes its value one of JSON."""
-    value, lease = None if entry.value is None else plain(entry.value), entry.lease
-    seconds = lease.expires_at - now
-    return Setting(of=of, path=path, value=value, seconds=seconds, owner=lease.owner, reason=lease.reason)
+    value = None if entry.value is None else plain(entry.value)
+    expires_at, owner, reason = entry.lease
+    return Setting(path=path, value=value, expires_at=expires_at, owner=owner, reason=reason)
 
 
 class Leased(Protocol):

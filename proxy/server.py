@@ -10,11 +10,12 @@ from pathlib import Path
 from weir.proxy.capture.requirements import CaptureError, advice_for_root, keep_only_net_admin
 from weir.proxy.collector import Collector, resident_bytes
 from weir.proxy.config.load import load_config
+from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.tables import Config
 from weir.proxy.event_loop import new_event_loop, raise_descriptor_limit
-from weir.proxy.hand_over import IN_PATH_SECONDS, Heir, Predecessor, close_all, own_command
+from weir.proxy.hand_over import IN_PATH_SECONDS, READY_SECONDS, NewProcess, OldProcess, close_all, own_command
 from weir.proxy.listeners import ListenError
-from weir.proxy.log import EventLog, configure_logging
+from weir.proxy.log import EventLog, configure_logging, innermost_frame
 from weir.proxy.sidecar import Sidecar
 from weir.proxy.watchdog import Watchdog
 
@@ -49,11 +50,11 @@ async def _serve(config: Config, path: Path | None, version: str, descriptors: i
     collector = Collector(lambda: not sidecar.connections, resident_bytes)
     watchdog = Watchdog(sidecar.log, kills=config.capture is not None)
     tasks: list[asyncio.Task[object]] = []
-    predecessor = Predecessor.of_this_process()
+    old = OldProcess.of_this_process()
     try:
-        if predecessor is None:
+        if old is None:
             await sidecar.start()
-        elif not await _taken_over(sidecar, predecessor, tasks):
+        elif not await _taken_over(sidecar, old, tasks):
             return 1
         watchdog.start()
         if (advice := advice_for_root(os.geteuid(), captures=config.capture is not None)) is not None:
@@ -65,7 +66,8 @@ async def _serve(config: Config, path: Path | None, version: str, descriptors: i
         tasks += [handing, ending]
         await asyncio.wait({handing, ending}, return_when=asyncio.FIRST_COMPLETED)
         if not end.is_set():
-            return 0 if handing.result() else 1
+            handing.result()
+            return 0
         handing.cancel()
         watchdog.stopping()
         drained = await _drained(sidecar, again)
@@ -75,35 +77,40 @@ async def _serve(config: Config, path: Path | None, version: str, descriptors: i
         collector.stop()
         for task in tasks:
             task.cancel()
-        if predecessor is not None:
-            predecessor.close()
+        if old is not None:
+            old.close()
         await sidecar.close()
         watchdog.close()
 
 
-async def _taken_over(sidecar: Sidecar, predecessor: Predecessor, tasks: list[asyncio.Task[object]]) -> bool:
+async def _taken_over(sidecar: Sidecar, old: OldProcess, tasks: list[asyncio.Task[object]]) -> bool:
     """Start with what another process gives. Returns whether it has given something."""
     await sidecar.prepare()
-    inherited = await predecessor.begin()
-    if inherited is None:
+    received = await old.begin()
+    if received is None:
         sidecar.log.error("nothing_taken_over", reason="the process that was to hand over has ended")
         return False
-    await sidecar.start(inherited)
-    close_all(inherited.sockets)
+    try:
+        await sidecar.start(received)
+    except ConfigError as error:  # a setting of HTTP that this version does not know
+        sidecar.log.error("nothing_taken_over", reason=error)
+        return False
+    close_all(received.sockets)
+    old.took()
 
     async def say_when_it_serves() -> None:
-        await predecessor.wait()
+        await old.wait()
         if sidecar.capture is not None:
             await sidecar.capture.wait_until_in(IN_PATH_SECONDS)
         sidecar.log.info("taken_over", connections=sidecar.connections, pid=os.getpid())
-        predecessor.serves()
+        old.serves()
 
     tasks.append(asyncio.create_task(say_when_it_serves()))
     return True
 
 
-async def _handed_over_when_asked(sidecar: Sidecar, watchdog: Watchdog, asked: asyncio.Event) -> bool:
-    """Hand over to a new process when that is asked for. Returns whether it serves; it goes on while none can begin."""
+async def _handed_over_when_asked(sidecar: Sidecar, watchdog: Watchdog, asked: asyncio.Event) -> None:
+    """Hand over to a new process when that is asked for, until one serves."""
     while True:
         await asked.wait()
         asked.clear()
@@ -113,21 +120,26 @@ async def _handed_over_when_asked(sidecar: Sidecar, watchdog: Watchdog, asked: a
             sidecar.log.warning("not_handed_over", reason=reason, effect=effect)
             continue
         try:
-            heir = Heir(own_command())
+            new = NewProcess(own_command())
         except OSError as error:
             sidecar.log.error("not_handed_over", reason=str(error), effect=effect)
             continue
         try:
-            if not await heir.is_ready():
+            if not await new.has_reached("ready", READY_SECONDS):
                 sidecar.log.error("not_handed_over", reason="the new process does not begin: see above", effect=effect)
-                continue
-            await sidecar.hand_over(heir)
-            serves = await heir.serves()
-            watchdog.handed_over(heir.pid)
-            sidecar.log.info("handed_over", serves=serves, to=heir.pid)
-            return serves
+            elif not await sidecar.hand_over(new):
+                effect = "this process goes on; connections that it had given break, and are made anew"
+                sidecar.log.error(
+                    "not_handed_over", reason="the new process has ended or does not serve", effect=effect
+                )
+            else:
+                watchdog.handed_over(new.pid)
+                sidecar.log.info("handed_over", serves=True, to=new.pid)
+                return
+        except Exception as error:  # noqa: BLE001 - a bug here may not end a sidecar that serves
+            sidecar.log.error("not_handed_over", reason=repr(error), at=innermost_frame(error), effect=effect)
         finally:
-            heir.close()
+            new.close()
 
 
 async def _drained(sidecar: Sidecar, cut_short: asyncio.Event) -> bool:
@@ -143,6 +155,11 @@ async def _reload_when_asked(sidecar: Sidecar, path: Path | None, asked: asyncio
     while True:
         await asked.wait()
         asked.clear()
+        if sidecar.shown.state == "handing over":
+            sidecar.reload_refused(
+                ConfigError("file", "is not read while a new process, which has read it, takes over")
+            )
+            continue
         if path is None:
             sidecar.log.warning("nothing_to_reload", reason="this sidecar was started without a file")
             continue

@@ -29,7 +29,7 @@ from weir.proxy.config.tables import SIDES, Config, ThrottleTable
 from weir.proxy.config.throttle import settings_of_sides, wants_brokers, wants_facts
 from weir.proxy.expiry import Expiry
 from weir.proxy.export.exporter import Exporter, Sampled, new_exporter
-from weir.proxy.hand_over import Estate, Heir, Inherited
+from weir.proxy.hand_over import Handover, NewProcess, Received
 from weir.proxy.layers import Layer
 from weir.proxy.limits.gate import LinkGate
 from weir.proxy.limits.layers import LimitLayers
@@ -172,8 +172,8 @@ class Sidecar:
         )
         self._admin = AdminServer(self.shown, self.log, access)
         admin_name = f"admin {config.admin.listen}"
-        self._estate = Estate(
-            *(self.throttle, self.client_limits, self.limits.clients, self.capture, self.listeners),
+        self._handover = Handover(
+            *(self.sides, self.throttle, self.client_limits, self.limits.clients, self.capture, self.listeners),
             *(self._admin, admin_name),
         )
         self._apply_limits()
@@ -181,30 +181,33 @@ class Sidecar:
         self._is_prepared = False
         self._known_addresses: Addresses = {}
 
-    async def start(self, inherited: Inherited | None = None) -> None:
+    async def start(self, received: Received | None = None) -> None:
         """Listen on every address or on none, with what another process has left where it has left something.
 
-        ListenError names the address that is not available; CaptureError says what a capture lacks.
+        ListenError names the address that is not available; CaptureError says what a capture lacks; ConfigError says
+        which of the other process's settings cannot be in force here.
         """
-        sockets = {} if inherited is None else inherited.sockets
+        sockets = {} if received is None else received.sockets
         cluster, capture = self.config.cluster, self.config.capture
         if cluster is not None and cluster.follow_throttles and (capture is None or capture.when == "always"):
             self.throttle.follow(untold_throttle(self._clock()))  # before the first connection
         await self.prepare()
+        if received is not None:
+            await self._handover.take(received)
         try:
             for route, listener in new_listeners(self.config, self._route_keys, self._by_name, self._clock):
                 await self._listen(listener, route, sockets.pop(listener.name, None))
             if self.capture is not None:
                 self.listeners += await self.capture.listen(sockets)
                 self._tell_capture()
-            if inherited is not None:
-                if brokers := await self._estate.take(inherited):
+            if received is not None:
+                if brokers := self._handover.stand_in(received):
                     self._learn_broker_addresses(brokers)
-                inherited.listens(self.listeners)  # before all else: their peers wait
+                received.listens(self.listeners)
             if self.capture is not None:
                 self.capture.start()
             with named("admin", self.config.admin.listen):
-                listening = sockets.pop(self._estate.admin_name, None)
+                listening = sockets.pop(self._handover.admin_name, None)
                 self.admin_address = await self._admin.start(self.config.admin.listen, listening)
                 self.shown.admin_address = self.admin_address
         except (ListenError, CaptureError):
@@ -226,14 +229,22 @@ class Sidecar:
             await self.tls_workers.start()
             await self._admin.prepare()
 
-    async def hand_over(self, heir: Heir) -> None:
-        """Give a new process the listeners, what HTTP has set, and each connection when nothing is in flight on it.
+    async def hand_over(self, new: NewProcess) -> bool:
+        """Give a new process the listeners, what is in force, and each connection when nothing is in flight on it.
 
-        What it cannot take is drained. Until `close` this capture keeps its rules, so that no connection breaks.
+        Returns whether it serves; if not, this one goes on. What cannot be given is drained. Until `close` this capture
+        keeps its rules, so that no connection breaks.
         """
-        self.shown.state = "handing over"
-        self.log.info("handing_over", connections=self.connections, to=heir.pid)
-        await self._estate.give(heir, self._known_addresses, self.config.limits.drain_seconds)
+        self.shown.state, serves = "handing over", False
+        try:
+            if await self._handover.offer(new, self._known_addresses):
+                self.log.info("handing_over", connections=self.connections, to=new.pid)
+                serves = await self._handover.give(new, self.config.limits.drain_seconds)
+        finally:
+            if not serves:
+                self.shown.state = "serving"
+                await self._admin.go_on()
+        return serves
 
     async def drain(self) -> None:
         """Stop accepting, and close each connection when nothing is in flight on it, within `limits.drain_seconds`.

@@ -12,7 +12,7 @@ from weir.lag.tracker import LagTracker
 from weir.protocol.fetch_session import next_epoch
 from weir.protocol.fetch_versions import MAX_INT32
 from weir.quota.budget.ledger import LinkAccounts, StrictLedger
-from weir.quota.budget.quota import Quota
+from weir.quota.budget.quota import Quota, QuotaState
 from weir.quota.counters import CountedQuota, IntervalCounts, ThrottleStats
 from weir.quota.figures import LOOK_SECONDS
 from weir.quota.settings import Clock, SideName, ThrottleSettings
@@ -165,6 +165,18 @@ class SideState:
         """Return the id of a new fetch session with a follower."""
         self._last_session_id = next_epoch(self._last_session_id)
         return self._last_session_id
+
+    # Another process
+
+    def hand_over(self) -> dict[str, QuotaState]:
+        """Return what each quota owes, by its name; it earns nothing any more. Called again: what has come since."""
+        return {quota.name: quota.hand_over() for quota in self.quotas}
+
+    def take_over(self, states: Mapping[str, QuotaState]) -> None:
+        """Have the quotas owe what those of these names owed. One that is not there any more forgives it."""
+        for quota in self.quotas:
+            if (state := states.get(quota.name)) is not None:
+                quota.take_over(state)
 
     # What was counted
 

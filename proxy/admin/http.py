@@ -36,6 +36,8 @@ _HANDSHAKE_SECONDS = 10.0
 MAX_CONNECTIONS = 100
 """With more connections the oldest are closed: the brokers' connections need the descriptors."""
 
+_HANDS_OVER = "a new process takes over and would not know of this change: try again in a second"
+
 _WHO: web.RequestKey[Who] = web.RequestKey("who", Who)
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -100,6 +102,8 @@ class AdminServer:
         )
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         self._listening: asyncio.Server | None = None
+        self._kept: socket.socket | None = None  # it listens, while another process accepts
+        self._refuses_changes = False
 
     async def start(self, address: Address, listening: socket.socket | None = None) -> Address:
         """Listen on `address`, with a socket that does so already where there is one.
@@ -107,16 +111,8 @@ class AdminServer:
         Returns the bound address, in which port 0 became a real one; OSError when it is not available.
         """
         await self.prepare()
-        loop, keys = asyncio.get_running_loop(), self._access.keys
-        server: Any = self._runner.server
-        where: Any = {"host": address.host, "port": address.port} if listening is None else {"sock": listening}
-        self._listening = await loop.create_server(
-            lambda: _new_connection(server),
-            **where,
-            backlog=_BACKLOG,
-            ssl=None if keys is None else keys.server_context(),
-            ssl_handshake_timeout=None if keys is None else _HANDSHAKE_SECONDS,
-        )
+        where = {"host": address.host, "port": address.port} if listening is None else {"sock": listening}
+        self._listening = await self._listen(where)
         host, port = self._listening.sockets[0].getsockname()[:2]
         bound = Address(host, port)
         self._log.info("listening", role="admin", listen=bound)
@@ -124,6 +120,17 @@ class AdminServer:
             effect = "it has no authentication: whoever reaches it can change the throttle"
             self._log.warning("admin_not_on_loopback", listen=bound, effect=effect)
         return bound
+
+    async def _listen(self, where: Mapping[str, Any]) -> asyncio.Server:
+        loop, keys = asyncio.get_running_loop(), self._access.keys
+        server: Any = self._runner.server
+        return await loop.create_server(
+            lambda: _new_connection(server),
+            **where,
+            backlog=_BACKLOG,
+            ssl=None if keys is None else keys.server_context(),
+            ssl_handshake_timeout=None if keys is None else _HANDSHAKE_SECONDS,
+        )
 
     async def prepare(self) -> None:
         """Set up what needs no address, ahead of `start`."""
@@ -135,14 +142,30 @@ class AdminServer:
         """Those of the sockets that listen."""
         return [] if self._listening is None else [one.fileno() for one in self._listening.sockets]
 
+    async def refuse_changes(self) -> None:
+        """Answer changes with 503 from now on, and wait until those that are being made have been."""
+        self._refuses_changes = True
+        async with self._one_change:
+            pass
+
     def accept_no_more(self) -> None:
-        """Close the listener. Connections go on."""
+        """Accept no connection, until `go_on`. Those that stand go on."""
         if self._listening is not None:
+            self._kept = self._listening.sockets[0].dup()
             self._listening.close()
+
+    async def go_on(self) -> None:
+        """Make changes again, and accept connections."""
+        self._refuses_changes = False
+        if self._kept is not None:
+            self._listening, self._kept = await self._listen({"sock": self._kept}), None
 
     async def stop(self) -> None:
         """Close the listener. Requests that are being answered have a second to end."""
-        self.accept_no_more()
+        if self._listening is not None:
+            self._listening.close()
+        if self._kept is not None:
+            self._kept.close()
         await self._runner.cleanup()
 
     @web.middleware
@@ -159,6 +182,8 @@ class AdminServer:
     async def _asked(self, request: web.Request) -> AsyncIterator[object]:
         """Give what a body asks for, in JSON, while no other change is made; None for a DELETE and an empty POST."""
         async with self._bodies.received(request, request[_WHO].signature) as body, self._one_change:
+            if self._refuses_changes:
+                raise web.HTTPServiceUnavailable(reason=_HANDS_OVER, headers={"Retry-After": "1"})
             is_none = request.method == "DELETE" or (request.method == "POST" and not body)
             yield None if is_none else decoded(body)
 
@@ -304,4 +329,6 @@ async def _errors_as_json(request: web.Request, handler: _Handler) -> web.Stream
         for name in ("Allow", "Retry-After", "WWW-Authenticate"):
             for value in error.headers.getall(name, ()):
                 response.headers.add(name, value)
+        if error.status == web.HTTPServiceUnavailable.status_code:
+            response.force_close()  # the next try may find another process
         return response

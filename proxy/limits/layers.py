@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, cast
 
 from weir.proxy.config.client_limits import ClientLimitTable, check_client_limits, read_client_limits
@@ -73,19 +72,17 @@ class LimitLayers:
 
     def handed_over(self) -> list[Setting]:
         """Return what HTTP has set and removed, for a process that takes over."""
-        now, entries = self._clock(), self._http.entries
-        return [handed_over("limits", path, entry, ClientLimitTable.as_plain, now) for path, entry in entries.items()]
+        return [handed_over(*one, ClientLimitTable.as_plain) for one in self._http.entries.items()]
 
     def take_over(self, settings: Iterable[Setting]) -> None:
-        """Put in force what HTTP had set in the process before. What cannot be read is left out."""
+        """Put in force what HTTP had set in the process before; ConfigError where that cannot be read."""
         entries: dict[Path, Entry] = {}
         for setting in settings:
-            lease = setting.lease(self._clock())
-            with suppress(ConfigError):
-                removed = {setting.path: Entry(None, lease)}
-                entries |= (
-                    removed if setting.value is None else _entries(read_client_limits([setting.value], _CLIENT), lease)
-                )
+            lease = setting.lease
+            removed = {setting.path: Entry(None, lease)}
+            entries |= (
+                removed if setting.value is None else _entries(read_client_limits([setting.value], _CLIENT), lease)
+            )
         self._put(self._file, Layer(HTTP, entries))
 
     def forget_http(self, client_id: str | None = None) -> None:

@@ -206,6 +206,10 @@ class Link:
             self._give = give
         self.drain()
 
+    def keep(self) -> None:
+        """Give it to nobody after all: it is closed when nothing is in flight."""
+        self._give = None
+
     @property
     def descriptors(self) -> tuple[int, int]:
         """Those of the client's connection and the upstream's, of a link that is handed over."""

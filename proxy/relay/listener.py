@@ -126,15 +126,24 @@ class Listener:
         return None if self._socket is None else self._socket.fileno()
 
     async def hand_over(self, give: Give, limit_seconds: float) -> None:
-        """Stop accepting, and give each connection away when nothing is in flight on it.
+        """Accept nothing for now, and give each connection away when nothing is in flight on it.
 
-        What cannot be given is drained, as far as it is idle within `limit_seconds`.
+        What cannot be given is drained, as far as it is idle within `limit_seconds`. The socket goes on to listen:
+        `accept_again` accepts what has come meanwhile, if nobody else has.
         """
         self._give = give
-        self.close()
+        self._stop_accepting()
         for link in list(self.links):
             link.hand_over(partial(give, self))
-        await self._emptied(limit_seconds)
+        await self._emptied(limit_seconds, self._close_links)
+
+    def accept_again(self) -> None:
+        """Accept connections after a `hand_over` that failed. Those that are left are closed between two requests."""
+        self._give = None
+        for link in self.links:
+            link.keep()
+        if self._socket is not None:
+            asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
     def take_over(
         self, client: socket.socket, far: socket.socket, upstream: Upstream, host: str, told: HandedOver
@@ -145,10 +154,14 @@ class Listener:
 
     def close(self) -> None:
         """Stop accepting. Connections go on."""
+        self._stop_accepting()
         if self._socket is not None:
-            asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
             self._socket = None
+
+    def _stop_accepting(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
         if self._resume is not None:
             self._resume.cancel()
             self._resume = None
@@ -160,14 +173,14 @@ class Listener:
         for task in self._connecting:
             task.cancel()  # nothing was read from these clients yet
         self.drain_links()
-        await self._emptied(limit_seconds)
+        await self._emptied(limit_seconds, self.abort)
 
-    async def _emptied(self, limit_seconds: float) -> None:
+    async def _emptied(self, limit_seconds: float, end: Callable[[], None]) -> None:
         try:
             async with asyncio.timeout(limit_seconds):
                 await self._empty.wait()
         except TimeoutError:
-            self.abort()
+            end()
             await self._empty.wait()
 
     def drain_links(self) -> None:
@@ -179,6 +192,9 @@ class Listener:
         """Stop accepting and close every connection at once."""
         self.close()
         self._draining = True
+        self._close_links()
+
+    def _close_links(self) -> None:
         for task in self._connecting:
             task.cancel()
         for link in list(self.links):

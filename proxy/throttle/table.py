@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from heapq import nsmallest
 from typing import Any, cast
 
@@ -107,24 +106,22 @@ class LayeredThrottle:
         below = [path for source, layer in self._layers.items() if source != HTTP for path in layer.entries]
         self._put({**self._layers, HTTP: self._layers[HTTP].patched(changes, below)})
 
-    def handed_over(self) -> list[Setting]:
+    async def handed_over(self) -> list[Setting]:
         """Return what HTTP has set and removed, for a process that takes over."""
-        now, entries = self._clock(), self._layers[HTTP].entries
-        return [handed_over("throttle", path, entry, _plain, now) for path, entry in entries.items()]
+        entries = self._layers[HTTP].entries
+        return [handed_over(*one, _plain) async for one in in_slices(entries.items(), _PARTS_PER_SLICE)]
 
     async def take_over(self, settings: Iterable[Setting]) -> None:
-        """Put in force what HTTP had set in the process before. What cannot be read is left out."""
+        """Put in force what HTTP had set in the process before; ConfigError where that cannot be read."""
         entries: dict[Path, Entry] = {}
+        bodies: dict[Lease, dict[str, Any]] = {}
         for setting in settings:
-            lease = setting.lease(self._clock())
-            if setting.value is None:
-                entries[setting.path] = Entry(None, lease)
-                continue
-            body: dict[str, Any] = {}
-            with suppress(ConfigError):
-                _put_at(body, setting.path, setting.value)
-                read = await _read(body, lease, self._cluster)
-                entries |= {path: entry for path, entry in read.items() if path == setting.path}
+            entries[setting.path] = Entry(None, lease := setting.lease)
+            if setting.value is not None:
+                _put_at(bodies.setdefault(lease, {}), setting.path, setting.value)
+        for lease, body in bodies.items():
+            read = await _read(body, lease, self._cluster)
+            entries |= {path: entry for path, entry in read.items() if entry.value is not None}
         self._put({**self._layers, HTTP: Layer(HTTP, entries)})
 
     def forget_http(self) -> None:

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from weir.quota.figures import (
     CREDIT_SECONDS,
     EPSILON_BYTES,
@@ -27,6 +29,17 @@ from weir.quota.figures import (
     WINDOW_SECONDS,
     WINDOW_SLACK,
 )
+
+
+class LedgerState(Struct, frozen=True):
+    """What a ledger hands over to that of another process, which reads the same clock.
+
+    `credit` is negative while it owes. `sent` are the last second's [time, bytes, exempt ones of them].
+    """
+
+    credit: float = 0.0
+    exempt_owed: float = 0.0
+    sent: tuple[tuple[float, int, int], ...] = ()
 
 
 class StrictLedger:
@@ -46,6 +59,7 @@ class StrictLedger:
         self.due = 0  # how many bytes of them go as soon as there is room; up to half of the window is kept for them
         self.lent_until: dict[Hashable, float] = {}  # clock seconds; links of late answers, see `lend`
         self._wanted_until = -math.inf
+        self._earns = True  # until another ledger does in its place
 
     def set_rate(self, rate: int | None) -> None:
         """Put another quota in force. No debt is forgiven; exempt bytes owe no more than a second of the new one."""
@@ -150,6 +164,34 @@ class StrictLedger:
         self._exempt_owed = min(self._exempt_owed + size - there, (self.rate or 0) * WINDOW_SECONDS)
         self._send(now, size, size)
 
+    def hand_over(self) -> LedgerState:
+        """Return what it owes and what was sent, for another ledger that earns in its place from now on.
+
+        Called again it returns what has come since, as answers that were under way have passed.
+        """
+        self._advance(self.clock())
+        self._earns = False
+        sent = tuple([(at, int(size), int(exempt)) for at, size, exempt in self._sent])
+        state = LedgerState(self._credit, self._exempt_owed, sent)
+        self._credit = self._exempt_owed = 0.0
+        self._sent.clear()
+        self._sent_bytes = self.sent_exempt = 0
+        return state
+
+    def take_over(self, state: LedgerState) -> None:
+        """Owe what another ledger owed, also where that is this one and `hand_over` was in vain.
+
+        Credit of its own is lost: it was earned while the other one spent.
+        """
+        self._advance(self.clock())
+        self._earns = True
+        rate = self.rate or 0
+        self._credit = min(min(self._credit, 0.0) + state.credit, rate * CREDIT_SECONDS)
+        self._exempt_owed = min(self._exempt_owed + state.exempt_owed, rate * WINDOW_SECONDS)
+        self._sent = deque(sorted([*self._sent, *map(list, state.sent)]))
+        self._sent_bytes += sum([size for _, size, _ in state.sent])
+        self.sent_exempt += sum([exempt for _, _, exempt in state.sent])
+
     def recount(self, accounts: Collection[Account]) -> None:
         """Count anew what all open accounts hold: an exception may have left the counts wrong."""
         self.reserved = sum([one.counted for one in accounts])
@@ -172,7 +214,7 @@ class StrictLedger:
             self._sent.append([now + TICK_SECONDS, size, exempt])
 
     def _advance(self, now: float) -> None:
-        if self.rate:
+        if self.rate and self._earns:
             earned = (now - self._credit_at) * self.rate
             paid = min(self._exempt_owed, earned)
             self._exempt_owed -= paid

@@ -12,9 +12,9 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from weir.quota.budget.ledger import StrictLedger
+from weir.quota.budget.ledger import LedgerState, StrictLedger
 from weir.quota.budget.queue import BudgetQueue
-from weir.quota.budget.simple_rate import SimpleRate
+from weir.quota.budget.simple_rate import Sample, SimpleRate
 from weir.quota.scopes import Ends
 from weir.quota.settings import Policy
 
@@ -75,6 +75,13 @@ class Verdict(Struct, frozen=True):
     spend: float | None = None
 
 
+class QuotaState(Struct, frozen=True):
+    """What a quota hands over to that of another process."""
+
+    ledger: LedgerState
+    measured: list[Sample]
+
+
 class Quota(ABC):
     """One limit. Its bytes are kept in `ledger` under every policy, so a change of policy finds them."""
 
@@ -115,6 +122,15 @@ class Quota(ABC):
 
     def wait(self, ask: Ask, offer: Offer, part: Part, now: float) -> None:
         """Keep the link's place in the line, for `part`."""
+
+    def hand_over(self) -> QuotaState:
+        """Return what has passed and is owed, and earn nothing any more. Called again: what has passed since."""
+        return QuotaState(self.ledger.hand_over(), self.measured.hand_over())
+
+    def take_over(self, state: QuotaState) -> None:
+        """Go on with what another quota has handed over, beside what has passed of this one."""
+        self.ledger.take_over(state.ledger)
+        self.measured.take_over(state.measured)
 
     @abstractmethod
     def is_exceeded(self, now: float) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
 
 
-@dataclass(slots=True)
-class _Sample:
+class Sample(Struct):
+    """What came in one window. Times are in milliseconds of the clock."""
+
     start_ms: int
     last_event_ms: int
     value: int = 0
@@ -33,7 +35,7 @@ class SimpleRate:
         self._window_ms = round(window_seconds * 1000)
         self._expire_ms = samples * self._window_ms
         # One more than the window has: the oldest may have begun before the window and still reach into it.
-        self._samples: deque[_Sample] = deque(maxlen=samples + 1)
+        self._samples: deque[Sample] = deque(maxlen=samples + 1)
 
     @property
     def window_seconds(self) -> float:
@@ -45,10 +47,21 @@ class SimpleRate:
         now_ms = self._now_ms()
         samples = self._samples
         if not samples or now_ms - samples[-1].start_ms >= self._window_ms:
-            samples.append(_Sample(now_ms, now_ms))
+            samples.append(Sample(now_ms, now_ms))
         sample = samples[-1]
         sample.value += n
         sample.last_event_ms = now_ms
+
+    def hand_over(self) -> list[Sample]:
+        """Return the samples, for the rate of another process, which reads the same clock. It keeps none of them."""
+        samples = list(self._samples)
+        self._samples.clear()
+        return samples
+
+    def take_over(self, samples: Iterable[Sample]) -> None:
+        """Measure what another rate has, too."""
+        both = sorted([*samples, *self._samples], key=lambda sample: sample.start_ms)
+        self._samples = deque(both, self._samples.maxlen)
 
     def rate(self) -> float:
         """Return units per second up to now. This changes state, as in Kafka: see `_measure`."""
@@ -73,7 +86,7 @@ class SimpleRate:
         """
         samples = self._samples
         if not samples:
-            samples.append(_Sample(now_ms, now_ms))
+            samples.append(Sample(now_ms, now_ms))
         total = 0
         begin_ms = now_ms
         for sample in samples:

@@ -22,6 +22,7 @@ from tests.integration.moves import (
     filled,
     moving,
     now,
+    rate_between,
     throttle,
     throttled_move,
     wait_for_bytes,
@@ -92,6 +93,26 @@ def test_listeners_hand_over_in_mid_move_and_no_record_waits() -> None:
             wait_for_bytes(cluster, received[moved], received[moved].total + 4 * MB)
             assert_rate(received[moved].series(), begun, now(received[moved]), RATE)
         assert_not_stalled(producer)
+        cluster.check_logs()
+
+
+def test_batches_larger_than_the_quota_are_paid_for_by_the_processes_that_follow() -> None:
+    """A batch of 4 MB owes 4 s of the quota, which no new process may forgive."""
+    with KraftCluster(2, sidecars=True) as cluster, ended(cluster.sidecars):
+        cluster.create_topic("large", {0: [LEADER]}, {"max.message.bytes": str(5 * MB)})
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers[0], "message.max.bytes": 5 * MB})
+        for _ in range(10):
+            producer.produce("large", os.urandom(4 * MB - 1000), partition=0)
+            producer.flush()
+        with throttled_move(cluster, {LEADER: throttle("large", leader=MB)}, "large") as received:
+            wait_for_bytes(cluster, received["large"], 3 * MB)
+            begun = now(received["large"])
+            hand_over(cluster, cluster.sidecars[LEADER], 3)
+            wait_for_bytes(cluster, received["large"], 35 * MB, 60)
+            end = now(received["large"])
+            rate = rate_between(received["large"].series(), begun, end)
+            print(f"{rate / MB:.3f} of the quota through three upgrades, in {end - begun:.1f} s")
+            assert 0.8 * MB <= rate <= 1.1 * MB
         cluster.check_logs()
 
 

@@ -84,7 +84,8 @@ def test_no_name_of_the_standard_library_reaches_the_importer(monkeypatch: pytes
         for change in (limits.patch, limits.replace):
             with pytest.raises(ConfigError, match="not known here"):
                 change({"client": [entry]})
-        limits.take_over([Setting(of="limits", path=("a", "task"), value=entry)])
+        with pytest.raises(ConfigError, match="not known here"):
+            limits.take_over([Setting(path=("a", "task"), value=entry)])
     assert (limits.tables, set(sys.modules)) == ((), before)
 
 

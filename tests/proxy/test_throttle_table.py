@@ -14,6 +14,7 @@ from tests.throttle_names import FOLLOWER_RATE, FOLLOWER_REPLICAS, LEADER_RATE, 
 from weir.proxy.config.load import parse_config
 from weir.proxy.config.reader import ConfigError
 from weir.proxy.config.tables import QuotaTable, ThrottleTable
+from weir.proxy.expiry import Setting
 from weir.proxy.layers import EffectiveThrottle, Entry, InForce, Layer, Lease, Path
 from weir.proxy.throttle.table import MOST_TOLD, TOPICS_PER_SLICE, LayeredThrottle, changes_between, sides_by_hand
 from weir.quota.settings import SideName
@@ -355,3 +356,21 @@ QUOTA = QuotaTable(name="zones", side="follower", rate=5)
 )
 def test_what_is_in_the_file_or_leased_was_not_forgotten(path: Path, part: InForce, sides: set[SideName]) -> None:
     assert sides_by_hand(EffectiveThrottle({path: part})) & {"leader", "follower"} == sides
+
+
+async def test_throttle_taken_over_is_what_http_had_set_and_removed(in_force: LayeredThrottle) -> None:
+    """Read in one go: thousands of lists one by one would take many times as long."""
+    await in_force.merge({**many_topics("new"), "lease": {"seconds": 60, "owner": "me"}})
+    await in_force.merge({LEADER_RATE: None, "quotas": [{"name": "q", "side": "leader", "rate": 5, "peers": [2]}]})
+    after = LayeredThrottle(parse_config(FULL).throttle, lambda _: None)
+    await after.take_over(await in_force.handed_over())
+    assert after.effective.values() == in_force.effective.values()
+    assert after.next_expiry() == pytest.approx(in_force.next_expiry(), abs=5)
+
+
+async def test_throttle_that_cannot_be_taken_over_is_refused_and_changes_nothing(in_force: LayeredThrottle) -> None:
+    before = in_force.effective
+    rate = Setting(path=("leader.reassignment.throttled.rate",), value=5)
+    with pytest.raises(ConfigError, match="needs"):
+        await in_force.take_over([Setting(path=(LEADER_RATE,), value=7), rate])
+    assert in_force.effective == before
