@@ -55,7 +55,8 @@ class Expected(NamedTuple):
     - `head_patch`: called once with the broker's head. It returns the head to send, as far as the version has the
       fields.
     - `admit`: says what passes of each partition's records; None lets all pass. Nothing is sent before it is known what
-      is taken out (see take_out). `holds_all`: a small answer is held whole, so that tails can be taken out, too.
+      is taken out (see take_out). `holds_all`: a small answer is held whole where there is room, so that tails can be
+      taken out, too.
     """
 
     appended: bytes = b""
@@ -71,17 +72,24 @@ class Expected(NamedTuple):
 _NOTHING_KNOWN: Final = Expected()
 
 
+def _always(size: int) -> bool:
+    return True
+
+
 @dataclass(eq=False, repr=False, slots=True)
 class FetchResponseScanner:
     """Scans one Fetch response, in chunks of any size. Feed `receive` from the size prefix on until `done`.
 
     After an error it can't be used any more. `topics` is complete when `done`. `frame_size` is the size field as
     received, and `head` the broker's head; both exist as soon as there are buffers to send. `expected` is then let go.
+
+    `may_hold` is asked once whether an answer of so many bytes may be held whole.
     """
 
     version: InitVar[int]
     correlation_id: int
     expected: Expected = _NOTHING_KNOWN
+    may_hold: InitVar[Callable[[int], bool]] = _always
     done: bool = field(init=False, default=False)
     topics: list[ScannedTopic] = field(init=False, default_factory=list)
     head: ResponseHead = field(init=False, default=ResponseHead())
@@ -99,12 +107,12 @@ class FetchResponseScanner:
     _body: ResponseBody | None = field(init=False, default=None)  # None until the head is read
     _appended: bytes = field(init=False)  # what is still to be appended
 
-    def __post_init__(self, version: int) -> None:
+    def __post_init__(self, version: int, may_hold: Callable[[int], bool]) -> None:
         self._row = fetch_version(version)
         self._appended = self.expected.appended
         if (admit := self.expected.admit) is not None:
             holds_all = self.expected.holds_all
-            self._take_out = TakeOut(admit, is_flexible=self._row.is_flexible, holds_all=holds_all)
+            self._take_out = TakeOut(admit, may_hold, is_flexible=self._row.is_flexible, holds_all=holds_all)
 
     def receive(self, view: memoryview) -> tuple[list[Buffer], int]:
         """Take the next bytes received.
@@ -178,6 +186,11 @@ class FetchResponseScanner:
     def so_far(self) -> list[ScannedTopic]:
         """Return what has come of a response that is broken off. Nothing more of it can be received."""
         return [] if self._body is None else self._body.so_far()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether what has come of the response is held back, all but its head."""
+        return self._body is not None and self._body.take_out is not None
 
     def step_over(self) -> int:
         """Count as received what is left of records that are not walked, but for their last byte.

@@ -8,7 +8,8 @@ whole batch, however large (KIP-74). Only empty entries come before it. So the f
 first records begin. Then it is known what to take out, and the frame's size, which comes first, can be patched.
 
 A broker also cuts the last batch of a partition at partition_max_bytes, and a follower throws that tail away. Tails are
-taken out where the whole answer is small enough to be held.
+taken out where the whole answer may be held: it is small, and its owner has room for it. Elsewhere they pass. They were
+granted, too, so no quota is exceeded by them.
 """
 
 from collections.abc import Callable
@@ -40,11 +41,12 @@ Admit: TypeAlias = Callable[[bytes, int, int], Passing]
 class TakeOut:
     """What is taken out of one response. Offsets count from behind the frame's size prefix.
 
-    `_admit` is asked about each partition with records, in order. `holds_all`: the whole answer is held if it is small,
-    so that tails can be taken out.
+    `_admit` is asked about each partition with records, in order. `holds_all`: the whole answer is held, so that tails
+    can be taken out, if it is small and `_may_hold` agrees to its bytes.
     """
 
     _admit: Admit
+    _may_hold: Callable[[int], bool]
     _: KW_ONLY
     is_flexible: bool
     holds_all: bool
@@ -63,7 +65,7 @@ class TakeOut:
         """
         self._head = head
         self._at = at
-        self.holds_all &= size <= MOST_HELD
+        self.holds_all = self.holds_all and size <= MOST_HELD and self._may_hold(size)
 
     def hold(self, data: memoryview) -> None:
         """Keep the next bytes received."""
@@ -101,7 +103,7 @@ class TakeOut:
         grown = sum([len(new) - (stop - start) for start, stop, new in self._edits])
         size = SIZE.unpack_from(self._head)[0] + grown
         buffers: list[bytes | memoryview] = [SIZE.pack(size) + self._head[SIZE.size :]]
-        held, at = memoryview(bytes(self._held)), self._at
+        held, at = memoryview(self._held), self._at
         for start, stop, new in self._edits:
             buffers += (held[at - self._at : start - self._at], new)
             at = stop

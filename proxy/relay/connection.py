@@ -142,10 +142,23 @@ class Connection:
         """Whether the client waits for an answer to the held request: not of a Produce with acks=0."""
         return not isinstance(self._undecided, RequestBegins) or self._undecided.head.expects_response
 
+    def kept_bytes(self) -> int:
+        """Return the bytes of a replica's fetch that came whole, and of what was made of it, until they have gone.
+
+        It is kept while it is decided about or held, then the request to the broker, and then the answer that is held
+        or made here. Other requests wait in their socket, and other answers in a borrowed buffer.
+        """
+        if isinstance(self._undecided, ReplicaFetch):
+            return len(self._undecided.frame)
+        fetches = self.fetches
+        if fetches.kept and not self.to_upstream and not self.to_client and not self._holds_answer:
+            fetches.kept = 0
+        return fetches.kept
+
     @property
-    def whole_bytes(self) -> int:
-        """Bytes of a fetch that came whole, while it is decided about or held. Other requests wait in their socket."""
-        return len(self._undecided.frame) if isinstance(self._undecided, ReplicaFetch) else 0
+    def _holds_answer(self) -> bool:
+        observer = self.responses.observer
+        return isinstance(observer, FetchResponseScanner) and observer.is_held
 
     @property
     def is_idle(self) -> bool:

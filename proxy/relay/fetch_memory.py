@@ -91,6 +91,16 @@ class FetchMemory:
         if grown > 0:
             self._make_room(source)
 
+    def has_room(self, host: str, size: int) -> bool:
+        """Return whether a link of `host` may keep an answer of so many bytes as well.
+
+        Answers leave half of the memory to fetches, and half of their own to other addresses. So nobody ever has to go
+        for one that is held: without room it passes as it comes.
+        """
+        source = self._sources.get(host)
+        kept = 0 if source is None else source.size
+        return self.total + size <= self.limit // 2 and kept + size <= self.limit // 2 // _SHARE_OF_ONE_SOURCE
+
     def drop(self, link: OpenLink) -> None:
         """Note that `link` keeps nothing any more."""
         source = self._sources.get(link.client_host)

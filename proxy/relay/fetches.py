@@ -75,6 +75,11 @@ class ReplicaFetches:
     session_end: float = math.inf
     """Until when a request may be held (clock seconds): shortly before the broker takes no more of them."""
     throttle: LinkThrottle | None = None
+    kept: int = 0
+    """Bytes of the last fetch as it is sent on, or of the answer to it that is held or made here.
+
+    The owner sets it to 0 when they have gone.
+    """
     _client: Hashable = None
     _sender: tuple[int, bool] = (NO_BROKER, False)  # of the last fetch: its replica_id, and whether it is a stranger
     _spared_until: float = -math.inf  # clock seconds
@@ -179,15 +184,25 @@ class ReplicaFetches:
                     raise ConnectionEnds
             if isinstance(decision, Answer):
                 side.stats.fetches_answered += 1
+                self.kept = len(decision.frame)
                 return Reply(Pending(header.correlation_id, answer=decision.frame))
-            scanner = FetchResponseScanner(header.api_version, header.correlation_id, decision.expected)
+            scanner = FetchResponseScanner(
+                header.api_version, header.correlation_id, decision.expected, self._may_hold
+            )
             is_unchanged = decision.request is request
             data = with_size(event.frame) if is_unchanged else (yield from encoding_steps(decision.request))
         except (ProtocolError, ConnectionEnds, TooManyPartitions):
             raise  # closing the connection gives back what it had reserved
         except Exception as error:
             raise self.failed(error) from error
+        self.kept = len(data)
         return Send(data, Pending(header.correlation_id, scanner), decision.is_granted)
+
+    def _may_hold(self, size: int) -> bool:
+        """Return whether an answer of `size` bytes may be held. If so, it is kept from now on."""
+        if has_room := self.side.fetch_memory.has_room(self.host, size):
+            self.kept = size
+        return has_room
 
     def _throttle_of(self, request: FetchRequest) -> LinkThrottle:
         """Return what decides about a fetch that has arrived."""

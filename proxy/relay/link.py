@@ -108,6 +108,8 @@ class Link:
             self._passage.begin(is_granted=is_granted, is_lent=lent, is_to_sidecar=to_sidecar)
         if core.to_client:
             self.from_upstream.flush()
+        if core.to_upstream:
+            self.from_client.flush()
         if core.is_at_end:
             self.close()
             return
@@ -136,7 +138,6 @@ class Link:
             return
         try:
             self.connection.go_on()
-            self.from_client.flush()
         except Exception as error:  # noqa: BLE001 - whatever it is ends this link, not the other links' turns
             self.failed(error, "client")  # the throttle reports its own, so only the client's bytes can be the cause
             return
@@ -168,9 +169,9 @@ class Link:
             return 0
 
     def _note_kept(self) -> None:
-        """Tell what is kept of requests."""
+        """Tell what is kept of requests, and of answers that are held or made here."""
         core, memory = self.connection, self._side.fetch_memory
-        half, whole = core.requests.collected, core.whole_bytes + len(self.from_client.rest)
+        half, whole = core.requests.collected, core.kept_bytes() + len(self.from_client.rest)
         if half or whole or self._keeps:
             self._keeps = bool(half or whole)
             memory.keep(self, half=half, whole=whole, fetch=core.requests.frames)
