@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
-from bench.peers import request_frame, requested
+from bench.peers import PARTITION_MAX_BYTES, request_frame, requested
 from bench.sockets import connect, metadata_request, receive_frame
 from weir.protocol.fetch_request import FetchRequest, ForgottenTopic, encode_fetch_request
 from weir.protocol.fetch_versions import FETCH_VERSIONS
@@ -38,9 +38,16 @@ _BACKOFF_SECONDS = 1.0  # what Kafka's clients wait at most (reconnect.backoff.m
 _STUCK_SECONDS = 0.3
 
 
-def fetch_frame(correlation_id: int, topic: bytes, partitions: int, replica_id: int, max_wait_ms: int = 500) -> bytes:
+def fetch_frame(
+    correlation_id: int,
+    topic: bytes,
+    partitions: int,
+    replica_id: int,
+    max_wait_ms: int = 500,
+    max_bytes: int = PARTITION_MAX_BYTES,
+) -> bytes:
     """A replica's whole Fetch request, far behind the high watermark."""
-    entries = b"".join(requested(_ROW, number, 7, 2**20) for number in range(partitions))
+    entries = b"".join(requested(_ROW, number, 7, max_bytes) for number in range(partitions))
     topics = [RequestTopic(topic, entries, _ROW.partition_size)]
     return request_frame(_ROW, correlation_id, topics, replica_id=replica_id, max_wait_ms=max_wait_ms)
 

@@ -3,11 +3,14 @@
 With 50,000 topics on a link that takes half a second. But links make no cycles that outlive them: what a link keeps is
 freed when it ends, without a look. So only young objects are looked at as a rule. All of them are when no connection is
 open; or when memory has grown by so much that something else may have made cycles.
+
+Memory that is free goes back to the system now and then: by itself glibc keeps all that lies below a block in use.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import os
 from collections.abc import Callable
@@ -23,21 +26,30 @@ So a look takes in 6,000 objects at most, in about 3 ms.
 
 _NEVER: Final = 2**31 - 1
 
+_trim: Final = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; musl gives memory back by itself
+
 CHECK_SECONDS: Final = 10.0
 LEAST_GROWTH: Final = 256 * 2**20
 """The least growth of memory (bytes) since the last look at everything that causes another one."""
+
+
+def _give_back_memory() -> None:
+    """It takes 0.7 ms where there are 350 MB to give back, and some microseconds where there is nothing."""
+    if _trim is not None:
+        _trim(0)
 
 
 @dataclass(eq=False)
 class Collector:
     """Looks at all objects when there was no connection in two checks, or when `resident` bytes have doubled.
 
-    `is_idle` says whether no connection is open. `look` does it.
+    `is_idle` says whether no connection is open. `look` does it. `give_back` gives free memory back in each check.
     """
 
     _is_idle: Callable[[], bool]
     _resident: Callable[[], int]
     _look: Callable[[], object] = gc.collect
+    _give_back: Callable[[], None] = _give_back_memory
     _resident_then: int = 0  # after the last look
     _looks_then: int = 0
     _was_idle: bool = False
@@ -64,8 +76,11 @@ class Collector:
         """Look at everything if that is due."""
         was_idle, self._was_idle = self._was_idle, self._is_idle()
         is_quiet = was_idle and self._was_idle and _young_looks() > self._looks_then
-        if is_quiet or self._resident() > self._resident_then + max(self._resident_then, LEAST_GROWTH):
+        is_due = is_quiet or self._resident() > self._resident_then + max(self._resident_then, LEAST_GROWTH)
+        if is_due:
             self._look()
+        self._give_back()
+        if is_due:
             self._note()
 
     def _note(self) -> None:

@@ -1,4 +1,4 @@
-"""Bounds the memory that all connections together keep of replicas' fetch requests.
+"""Bounds the memory that all connections together keep of replicas' fetches, and of the answers that are held whole.
 
 It also bounds how long they keep a request of which only a part has come.
 """
@@ -14,7 +14,7 @@ from typing import Final
 from weir.proxy.relay.open_link import OpenLink, Why
 
 DEFAULT_FETCH_MEMORY: Final = 100 * 2**20
-"""The bound in bytes for all fetches together: dozens of links may have a large one at the same time."""
+"""The bound in bytes for all of them together: dozens of links may have a large fetch at the same time."""
 
 SILENT_SECONDS: Final = 10.0
 """How long no byte of a fetch under way may arrive. TCP sends a lost segment at least five times in this time."""
@@ -49,11 +49,13 @@ class _Source:
 
 @dataclass(eq=False, slots=True)
 class FetchMemory:
-    """The bytes that links keep: of half-received fetches, of held ones, and of what came after those.
+    """The bytes that links keep of fetches, of what came after those, and of answers that are held whole.
+
+    A fetch counts from its first byte until the broker has taken it, an answer until its follower has taken it.
 
     A single fetch may have up to `limit` bytes, and all together no more; those from one address may have half of it.
     When there are more, the address that keeps most gives way. Of its links, the one goes whose half-received fetch is
-    the oldest; one with a whole fetch goes only where no fetch is half received.
+    the oldest; one with whole ones goes only where no fetch is half received.
 
     So neither thousands of connections nor one endless request can take the memory that replication needs. `clock`
     gives monotonic seconds.
@@ -94,8 +96,8 @@ class FetchMemory:
     def has_room(self, host: str, size: int) -> bool:
         """Return whether a link of `host` may keep an answer of so many bytes as well.
 
-        Answers leave half of the memory to fetches, and half of their own to other addresses. So nobody ever has to go
-        for one that is held: without room it passes as it comes.
+        Answers leave half of the memory to fetches, and half of their own to other addresses. They alone make nobody
+        go: one without room passes as it comes.
         """
         source = self._sources.get(host)
         kept = 0 if source is None else source.size

@@ -186,9 +186,7 @@ class ReplicaFetches:
                 side.stats.fetches_answered += 1
                 self.kept = len(decision.frame)
                 return Reply(Pending(header.correlation_id, answer=decision.frame))
-            scanner = FetchResponseScanner(
-                header.api_version, header.correlation_id, decision.expected, self._may_hold
-            )
+            scanner = FetchResponseScanner(header.api_version, header.correlation_id, decision.expected, self._may_hold)
             is_unchanged = decision.request is request
             data = with_size(event.frame) if is_unchanged else (yield from encoding_steps(decision.request))
         except (ProtocolError, ConnectionEnds, TooManyPartitions):

@@ -171,7 +171,8 @@ class Link:
     def _note_kept(self) -> None:
         """Tell what is kept of requests, and of answers that are held or made here."""
         core, memory = self.connection, self._side.fetch_memory
-        half, whole = core.requests.collected, core.kept_bytes() + len(self.from_client.rest)
+        half = core.requests.collected
+        whole = core.kept_bytes() + len(self.from_client.rest) + self._client.ahead
         if half or whole or self._keeps:
             self._keeps = bool(half or whole)
             memory.keep(self, half=half, whole=whole, fetch=core.requests.frames)

@@ -140,6 +140,10 @@ class TlsTransport(Transport):
         self._tell_of_ahead()
         return self._ahead[:most]
 
+    @property
+    def ahead(self) -> int:
+        return len(self._ahead)
+
     def watch_reads(self, callback: Callable[[], None]) -> None:
         """Watch the socket, and tell at once of what OpenSSL has already."""
         self._on_read = callback

@@ -133,6 +133,11 @@ class Transport:
         """Send the first bytes of all these, one after the other. Returns how many."""
         raise NotImplementedError
 
+    @property
+    def ahead(self) -> int:
+        """The bytes that `peek` keeps in this process."""
+        return 0
+
     def unacknowledged(self) -> int:
         """Return how many bytes were sent that the peer has not acknowledged. It raises nothing."""
         return unacknowledged(self._descriptor)

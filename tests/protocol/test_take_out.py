@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -114,8 +115,34 @@ def whole(topic: bytes, partition: int, size: int) -> Passing:
     return Passing.WHOLE_BATCHES
 
 
-def scanner_of(version: int, admit: Admit, *, holds_all: bool) -> FetchResponseScanner:
-    return FetchResponseScanner(version, 7, Expected(admit=admit, holds_all=holds_all))
+def scanner_of(
+    version: int, admit: Admit, *, holds_all: bool, may_hold: Callable[[int], bool] = lambda _: True
+) -> FetchResponseScanner:
+    return FetchResponseScanner(version, 7, Expected(admit=admit, holds_all=holds_all), may_hold)
+
+
+@pytest.mark.parametrize("version", [3, 12])
+def test_an_answer_without_room_passes_as_it_comes_and_its_tails_are_counted(version: int) -> None:
+    asked: list[int] = []
+    expected = Expected(walk={b"t"}, admit=whole, holds_all=True)
+    scanner = FetchResponseScanner(version, 7, expected, lambda size: bool(asked.append(size)))
+    frame = response(version, 7, [(b"t", [Partition(0, 0, 9, batch(100) + batch(300)[:60])])])
+    early, _ = scanner.receive(memoryview(frame)[:-30])
+    assert b"".join(early) == frame[:-30]
+    assert not scanner.is_held
+    late, _ = scanner.receive(memoryview(frame)[-30:])
+    assert b"".join(early) + b"".join(late) == frame
+    (seen,) = scanner.topics[0].records
+    assert (seen.size, seen.complete_bytes, seen.cut_bytes, seen.taken_out) == (160, 100, 60, 0)
+    assert asked == [len(frame) - 4]
+
+
+def test_what_was_not_granted_is_taken_out_of_an_answer_without_room() -> None:
+    """Only the first records can be that: their bytes never were to be held."""
+    scanner = scanner_of(3, nothing, holds_all=True, may_hold=lambda _: False)
+    frame = response(3, 7, [(b"t", [Partition(0, 0, 9, batch(5000)), Partition(1, 0, 9, b"")])])
+    expected = response(3, 7, [(b"t", [Partition(0, 0, 9, b""), Partition(1, 0, 9, b"")])])
+    assert feed(scanner, pieces(frame, [60, 1000])) == expected
 
 
 @pytest.mark.parametrize("version", [3, 7, 12, 18])

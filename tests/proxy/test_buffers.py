@@ -1,6 +1,6 @@
 """The pool of buffers."""
 
-from weir.proxy.relay.buffers import LARGE_BUFFER_SIZE, SHOWN_BY, SMALL_BUFFER_SIZE, BufferPool
+from weir.proxy.relay.buffers import LARGE_BUFFER_SIZE, LEAST_BUFFER_SIZE, SHOWN_BY, SMALL_BUFFER_SIZE, BufferPool
 
 
 def test_borrow_gives_large_buffers_up_to_the_limit_then_small() -> None:
@@ -21,6 +21,16 @@ def test_possibly_stuck_connections_leave_half_of_large_buffers() -> None:
 
 def test_borrow_gives_a_small_buffer_if_no_large_is_asked_for() -> None:
     assert len(BufferPool().borrow(False, SHOWN_BY)) == SMALL_BUFFER_SIZE
+
+
+def test_thousands_of_stuck_connections_leave_the_least_buffers() -> None:
+    pool = BufferPool(small_limit=2)
+    lent = [pool.borrow(False, 0) for _ in range(4)]
+    assert [len(buffer) for buffer in lent] == [SMALL_BUFFER_SIZE] * 2 + [LEAST_BUFFER_SIZE] * 2
+    pool.give_back(lent[3])
+    assert len(pool.borrow(False, 0)) == LEAST_BUFFER_SIZE
+    pool.give_back(lent[0])
+    assert len(pool.borrow(False, 0)) == SMALL_BUFFER_SIZE
 
 
 def test_buffers_given_back_are_lent_again_and_excess_is_freed() -> None:

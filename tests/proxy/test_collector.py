@@ -210,10 +210,14 @@ class Machine:
         self.is_idle = False
         self.resident = 0
         self.looks = 0
-        self.collector = Collector(lambda: self.is_idle, lambda: self.resident, self._look)
+        self.given_back = 0
+        self.collector = Collector(lambda: self.is_idle, lambda: self.resident, self._look, self._give_back)
 
     def _look(self) -> None:
         self.looks += 1
+
+    def _give_back(self) -> None:
+        self.given_back += 1
 
     def work(self) -> None:
         """Let some objects become old."""
@@ -242,6 +246,25 @@ def test_all_objects_are_looked_at_when_memory_has_doubled() -> None:
         machine.resident = resident
         machine.collector.check()
         assert machine.looks == looks
+
+
+def test_free_memory_goes_back_in_every_check() -> None:
+    machine = Machine()
+    for checks in range(1, 4):
+        machine.collector.check()
+        assert (machine.given_back, machine.looks) == (checks, 0)
+
+
+def test_memory_below_a_block_in_use_goes_back_to_the_system() -> None:
+    """Blocks of the size of an answer, each with another one above it that stays."""
+    answers, others = [], []
+    for _ in range(600):  # the last ones come from the heap: glibc has learned then that such blocks are freed
+        answers = [*answers[-300:], bytes(90_000)]
+        others.append(bytes(600))
+    before = resident_bytes()
+    answers.clear()
+    Collector(lambda: False, resident_bytes).check()
+    assert resident_bytes() < before - 15 * 2**20
 
 
 @pytest.mark.long

@@ -223,14 +223,16 @@ def test_a_held_fetch_keeps_what_follows_until_it_goes() -> None:
     assert talk.ask(first + behind) == len(first)
     assert talk.core.hold is not None
     assert (talk.core.hold.until, talk.core.takes("client"), talk.sent()) == (7.0, False, (b"", b""))
-    assert talk.core.whole_bytes == len(first) - 4
+    assert talk.core.kept_bytes() == len(first) - 4
     talk.go_on()
     assert (talk.core.hold.until, talk.sent()) == (9.0, (b"", b""))
     talk.go_on()
     assert talk.core.hold is None
-    assert talk.core.whole_bytes == 0
+    assert talk.core.kept_bytes() == len(first)  # until the broker takes it
+    assert talk.sent() == (first, b"")
+    assert talk.core.kept_bytes() == 0
     talk.answer(fetch_response(1))
-    assert talk.sent() == (first, fetch_response(1))
+    assert talk.sent() == (b"", fetch_response(1))
     assert talk.ask(behind) == len(behind)
     assert talk.sent() == (behind, b"")
 
@@ -240,7 +242,9 @@ def test_own_answer_holds_the_next_request_until_it_is_sent() -> None:
     talk = Talk(Answer(own))
     talk.ask(fetch(1, 5))
     assert not talk.core.takes("client")
+    assert talk.core.kept_bytes() == len(own)
     assert talk.sent() == (b"", own)
+    assert talk.core.kept_bytes() == 0
     assert talk.core.takes("client")
 
 

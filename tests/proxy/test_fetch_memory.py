@@ -1,6 +1,7 @@
 """All fetches that are being received or held share one bound, and half a fetch is not kept for ever."""
 
 import time
+from functools import partial
 
 import pytest
 
@@ -8,10 +9,18 @@ from tests.fakes.clock import MovedClock
 from tests.fakes.links import FakeLink
 from tests.fakes.relaying import relaying
 from tests.protocol.wire import fetch, fetch_response, produce, request
+from weir.protocol.response_scanner import Expected
+from weir.protocol.take_out import Passing
 from weir.proxy.relay.fetch_memory import FetchMemory
-from weir.quota.fetch.decisions import Hold
+from weir.quota.fetch.decisions import Forward, Hold
 
 ON_BOTH_LOOPS = True
+
+ASKED = fetch(1, 5, topics=((b"t", ((0, 7, 10),)),))
+ANSWER = fetch_response(1, topics=((b"t", ((0, 9, bytes(400_000)),)),))
+
+granted = partial(Forward, expected=Expected(admit=lambda *_: Passing.ALL, holds_all=True), is_granted=True)
+"""What a quota has granted: the whole answer to it is held, where there is room."""
 
 
 def large_fetch(partitions: int) -> bytes:
@@ -138,6 +147,63 @@ def test_a_half_whose_link_reads_nothing_is_not_to_blame() -> None:
     clock.move(100.0)
     memory.expire()
     assert gone(links) == [False] * 3
+
+
+def test_answers_leave_half_of_memory_to_fetches_and_half_of_theirs_to_other_addresses() -> None:
+    memory = FetchMemory(100)
+    links = links_of("a", "b", "c")
+    assert (memory.has_room("a", 25), memory.has_room("a", 26)) == (True, False)
+    memory.keep(links[0], half=0, whole=20)
+    assert (memory.has_room("a", 5), memory.has_room("a", 6)) == (True, False)
+    memory.keep(links[1], half=15, whole=0)
+    assert (memory.has_room("c", 15), memory.has_room("c", 16)) == (True, False)
+    memory.keep(links[2], half=50, whole=0)
+    assert not memory.has_room("d", 1)
+    assert gone(links) == [False] * 3
+
+
+async def test_an_answer_beyond_the_bound_passes_as_it_comes() -> None:
+    """Its end comes late, as that of the one before, which is held until then."""
+    async with relaying() as relay:
+        relay.relay.fetch_memory.limit = 6 * len(ANSWER)  # a quarter of it has room for one, of this address
+        relay.throttle.decisions += [granted, granted, granted]
+        held, its_broker = await relay.connect(ASKED)
+        await its_broker.send(ANSWER[:-9])
+        await relay.until(lambda: relay.relay.fetch_memory.total == len(ANSWER) - 4)
+        passes, another = await relay.connect(ASKED)
+        await another.send(ANSWER[:-9])
+        await passes.expect(ANSWER[:-9])
+        assert held.has_nothing()
+        await its_broker.send(ANSWER[-9:])
+        await held.expect(ANSWER)
+        await relay.until(lambda: relay.relay.fetch_memory.total == 0)
+        await another.send(ANSWER[-9:])
+        await passes.expect(ANSWER[-9:])
+        third, broker = await relay.connect(ASKED)  # there is room again
+        await broker.send(ANSWER[:-9])
+        await relay.until(lambda: relay.relay.fetch_memory.total == len(ANSWER) - 4)
+        assert third.has_nothing()
+
+
+async def test_an_answer_that_was_held_counts_until_its_follower_has_taken_it() -> None:
+    async with relaying() as relay:
+        relay.throttle.decisions += [granted]
+        client, broker = await relay.connect(ASKED)
+        await broker.send(ANSWER)
+        await relay.until(lambda: relay.throttle.told("settle"))
+        assert relay.relay.fetch_memory.total == len(ANSWER) - 4
+        await client.expect(ANSWER)
+        await relay.until(lambda: relay.relay.fetch_memory.total == 0)
+
+
+async def test_a_link_that_ends_with_a_held_answer_keeps_nothing() -> None:
+    async with relaying() as relay:
+        relay.throttle.decisions += [granted]
+        client, broker = await relay.connect(ASKED)
+        await broker.send(ANSWER[:-9])
+        await relay.until(lambda: relay.relay.fetch_memory.total)
+        client.reset()
+        await relay.until(lambda: relay.relay.fetch_memory.total == 0)
 
 
 async def test_half_a_fetch_is_given_up_when_its_rest_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
