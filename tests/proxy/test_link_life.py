@@ -186,6 +186,32 @@ async def test_what_an_evicted_link_has_to_tell_is_counted() -> None:
         assert +relay.stats.opaque == {}
 
 
+async def test_what_a_tls_client_has_sent_ahead_counts_as_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeTransport, "ahead", 2**16)
+    with logged() as (log, _):
+        relay = Side(cast(Throttle, ScriptedThrottle()), RelayStats("leader"), log)
+        link = Link(relay, FakeTransport(), FakeTransport(), ReplicaFetches(relay, 5), "u", lambda _: None)
+        link.start()
+        assert relay.fetch_memory.total == 2**16
+        link.close()
+        assert relay.fetch_memory.total == 0
+
+
+async def test_a_fetch_counts_as_kept_until_the_broker_takes_it() -> None:
+    with logged() as (log, _):
+        relay = Side(cast(Throttle, ScriptedThrottle()), RelayStats("leader"), log)
+        client, upstream = FakeTransport(), FakeTransport()
+        link = Link(relay, client, upstream, ReplicaFetches(relay, 5), "u", lambda _: None)
+        link.start()
+        client.arriving.extend(fetch(1, 5))
+        client.be_ready()
+        assert relay.fetch_memory.total == len(fetch(1, 5))
+        upstream.room = 10_000
+        upstream.be_ready()
+        assert relay.fetch_memory.total == 0
+        link.close()
+
+
 @pytest.mark.parametrize("seed", range(60))
 async def test_whatever_happens_to_a_link_keeps_to_its_core(seed: int) -> None:
     await live(random.Random(seed))

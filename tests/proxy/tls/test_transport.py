@@ -149,7 +149,9 @@ async def test_what_was_looked_at_is_read_all_the_same(plain: Any, ends: bytes |
 async def test_no_more_is_looked_at_than_what_memory_is_set_apart_for(plain: Any) -> None:
     connection = ScriptedConnection(plain[0])
     connection.receives += [bytes(MOST_AHEAD - 1), b"abc"]
-    assert transport_of(connection).peek(2 * MOST_AHEAD) == bytes(MOST_AHEAD - 1) + b"a"
+    transport = transport_of(connection)
+    assert transport.peek(2 * MOST_AHEAD) == bytes(MOST_AHEAD - 1) + b"a"
+    assert transport.ahead == MOST_AHEAD
     assert list(connection.receives) == [b"bc"]
 
 
