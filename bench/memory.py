@@ -4,7 +4,7 @@
   They are of all kinds: followers of ten brokers at several versions, each with topics that differ from the last one's;
   consumers; half a frame; and garbage. `--minutes 60` takes an hour.
 - `stuck`, `late`, `clients`: the most that it takes where peers do their worst, and what stays when they have gone.
-  Followers ask for answers that may be held whole, and read nothing; or their leader sends the answers' ends never; or
+  Followers ask for answers that may be held whole, and read nothing; or their leader never sends the answers' ends; or
   clients of any kind read nothing.
 """
 
@@ -51,15 +51,14 @@ LATE_BYTES = 100
 class _Worst(NamedTuple):
     """So many peers, each of which sends requests, with the answers to all but the last one read, from that leader."""
 
-    count: int
+    peers: int
     requests: Callable[[int], tuple[bytes, ...]]
     leader: str = "sockets.serve"
 
 
 def _fetches(number: int) -> tuple[bytes, ...]:
     """The first tells where the partition ends, the second has a grant."""
-    asked = [fetch_frame(one, THROTTLED, 1, 2 + number, max_bytes=MAX_BYTES) for one in (1, 2)]
-    return (*asked,)
+    return tuple([fetch_frame(one, THROTTLED, 1, 2 + number, max_bytes=MAX_BYTES) for one in (1, 2)])
 
 
 def _listings(number: int) -> tuple[bytes, ...]:
@@ -112,7 +111,7 @@ def _worst(report: Report, cases: Sequence[str], trees: Sequence[Path]) -> Itera
         case = WORST[name]
         with serving(case.leader) as leader, sidecar(leader, tables=EVERYTHING, tree=tree) as between:
             before = between.resident_mb()
-            peers = [_peer(between.port, case.requests(number)) for number in range(case.count)]
+            peers = [_peer(between.port, case.requests(number)) for number in range(case.peers)]
             time.sleep(SETTLES_SECONDS)
             most = between.resident_mb(most=True)
             for peer in peers:
@@ -121,7 +120,7 @@ def _worst(report: Report, cases: Sequence[str], trees: Sequence[Path]) -> Itera
             left = between.resident_mb()
         report.bound(f"memory with {name}{label}, MB", most, most=MOST_MB)
         report.bound(f"what stays of {name}{label}, MB", left - before, most=MOST_LEFT_MB)
-        yield f"{name}{label}", case.count, before, most, left
+        yield f"{name}{label}", case.peers, before, most, left
 
 
 def _peer(port: int, requests: tuple[bytes, ...]) -> socket.socket:

@@ -66,7 +66,7 @@ class Link:
     _is_clients: bool = field(init=False, default=True)
     """Whether its bytes are understood, and none was a replica's fetch: its bytes count as a client's until then."""
     _passage: Passage = field(init=False)
-    _keeps: bool = field(init=False, default=False)  # anything of requests, as last told
+    _kept: int = field(init=False, default=0)  # bytes as last told; -1 while half a fetch is among them
     _gone_since: float = field(init=False, default=math.inf)  # that its client is, while a request of it was held
     _end_timer: asyncio.TimerHandle | None = field(init=False, default=None)
     _give: Callable[[Link, HandedOver], None] | None = field(init=False, default=None)  # while it is handed over
@@ -173,8 +173,8 @@ class Link:
         core, memory = self.connection, self._side.fetch_memory
         half = core.requests.collected
         whole = core.kept_bytes() + len(self.from_client.rest) + self._client.ahead
-        if half or whole or self._keeps:
-            self._keeps = bool(half or whole)
+        if half or whole != self._kept:
+            self._kept = -1 if half else whole
             memory.keep(self, half=half, whole=whole, fetch=core.requests.frames)
         if half >= _LARGE_FETCH:
             self.from_client.waits_in_line = True

@@ -124,8 +124,13 @@ def scanner_of(
 @pytest.mark.parametrize("version", [3, 12])
 def test_an_answer_without_room_passes_as_it_comes_and_its_tails_are_counted(version: int) -> None:
     asked: list[int] = []
+
+    def has_no_room(size: int) -> bool:
+        asked.append(size)
+        return False
+
     expected = Expected(walk={b"t"}, admit=whole, holds_all=True)
-    scanner = FetchResponseScanner(version, 7, expected, lambda size: bool(asked.append(size)))
+    scanner = FetchResponseScanner(version, 7, expected, has_no_room)
     frame = response(version, 7, [(b"t", [Partition(0, 0, 9, batch(100) + batch(300)[:60])])])
     early, _ = scanner.receive(memoryview(frame)[:-30])
     assert b"".join(early) == frame[:-30]
