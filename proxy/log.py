@@ -146,7 +146,7 @@ class EventLog:
         """
         self.repeated(event, peer, peer=peer, **fields)
 
-    def repeated(self, event: str, kind: object, **fields: object) -> None:
+    def repeated(self, event: str, kind: object, /, **fields: object) -> None:
         """Log a warning at most once in FAULT_INTERVAL_SECONDS for each event and kind, as `fault` does for a peer."""
         suppressed = self._faults.admit((event, kind))
         if suppressed is not None:
