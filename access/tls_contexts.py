@@ -2,7 +2,8 @@
 
 A chain, its dates and its names are always verified. With `strict` certificates also have to have all that RFC 5280
 asks for: so does Python's own default from 3.13 on, and Kafka's Java does not. As with both of these, an authority may
-be trusted without the one that signed it.
+be trusted without the one that signed it. Where what is trusted has a list of revoked certificates (CRL), whoever shows
+one is refused, and so is a certificate whose authority has no list there that is valid now.
 """
 
 from __future__ import annotations
@@ -18,6 +19,15 @@ from weir.access.client_properties import PropertiesError
 _STRICT_ALONE: Final = frozenset({78, *range(80, 95)})
 """What OpenSSL refuses for VERIFY_X509_STRICT alone: X509_V_ERR_PATHLEN_INVALID_FOR_NON_CA to
 X509_V_ERR_EC_KEY_EXPLICIT_PARAMS, and X509_V_ERR_SIGNATURE_ALGORITHM_INCONSISTENCY (x509_vfy.h)."""
+
+
+_REVOKED: Final = 23  # X509_V_ERR_CERT_REVOKED
+_NO_LIST: Final = {
+    3: "ca has lists of revoked certificates (CRL), and none of the authority of this one: put it there",
+    11: "the list of revoked certificates (CRL) in ca is not valid yet: look at this machine's clock",
+    12: "the list of revoked certificates (CRL) in ca has expired: put the authority's new one there",
+}
+"""By OpenSSL's number: X509_V_ERR_UNABLE_TO_GET_CRL, _CRL_NOT_YET_VALID and _CRL_HAS_EXPIRED (x509_vfy.h)."""
 
 
 def server_context(*, strict: bool = False) -> ssl.SSLContext:
@@ -63,12 +73,17 @@ def trusted_files(path: str) -> tuple[str, ...]:
 
 
 def trust(context: ssl.SSLContext, path: str) -> None:
-    """Trust the certificates of a file, or of a folder's `trusted_files`. OSError where there is none."""
+    """Trust the certificates of a file, or of a folder's `trusted_files`. OSError where there is none.
+
+    Lists of revoked certificates among them are kept to. OpenSSL looks at none unless it is told to.
+    """
     files = trusted_files(path)
     if not files:
         raise FileNotFoundError(errno.ENOENT, "the folder has no file *.crt or *.pem")
     for file in files:
         context.load_verify_locations(file)
+    if context.cert_store_stats()["crl"]:
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 def refused_strictly(error: BaseException) -> bool:
@@ -76,8 +91,15 @@ def refused_strictly(error: BaseException) -> bool:
     return isinstance(error, ssl.SSLCertVerificationError) and getattr(error, "verify_code", None) in _STRICT_ALONE
 
 
+def refused_as_revoked(error: ssl.SSLCertVerificationError) -> bool:
+    """Whether a certificate is revoked, or no list there says that it is not."""
+    return error.verify_code == _REVOKED or error.verify_code in _NO_LIST
+
+
 def verification_words(error: ssl.SSLCertVerificationError) -> str:
-    """Return what is wrong with a certificate, and where it is `strict` that refuses it, how to go on."""
+    """Return what is wrong with a certificate; where `strict` or a list refuses it, how to go on."""
+    if (no_list := _NO_LIST.get(getattr(error, "verify_code", 0))) is not None:
+        return no_list
     words = getattr(error, "verify_message", None) or getattr(error, "reason", None) or error.strerror or str(error)
     words = words.lower().replace("_", " ").removesuffix(".")
     if not refused_strictly(error):

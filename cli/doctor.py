@@ -60,6 +60,7 @@ def _findings(path: Path | None, config: Config | None, hosts_file: Path | None)
     from weir.proxy.checkup.findings import Finding
     from weir.proxy.checkup.live import live_findings
     from weir.proxy.checkup.machine import readable_findings
+    from weir.proxy.open_files import open_files
 
     process = machine.sidecar_process(path)
     findings = [machine.version_finding(__version__), *machine.way_findings(config), *machine.rules_findings()]
@@ -76,6 +77,7 @@ def _findings(path: Path | None, config: Config | None, hosts_file: Path | None)
         findings += certificate_findings(config, all_keys, world, time.time())
         findings += strictness_findings(config, all_keys)
         findings += readable_findings(config, all_keys, process)
+        findings += [Finding("warn", about, sentence) for about, sentence in open_files(config, all_keys)]
         clocks = _clocks(_others(config, world), own_tls(config))
     return [*findings, *machine.clock_findings(machine.kernel_says_synchronised(), clocks)]
 

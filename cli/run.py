@@ -79,7 +79,7 @@ def check(
     if path is None:
         raise CommandError("give the file to check.", WRONG_USAGE)
     loaded = configured.load(path)
-    notes = [*_notes(loaded), *_notes_on_certificates(loaded)]
+    notes = [*_notes(loaded), *_notes_on_files(loaded)]
     findings: list[Finding] = []
     if live:
         from weir.proxy.checkup.live import live_findings
@@ -166,10 +166,13 @@ def _notes(config: Config) -> list[str]:
     return notes
 
 
-def _notes_on_certificates(config: Config) -> list[str]:
+def _notes_on_files(config: Config) -> list[str]:
     from weir.proxy.checkup.certificates import strictness_notes
+    from weir.proxy.open_files import open_files
 
-    return [f"{tables}: {sentence}." for tables, sentence in strictness_notes(config, keys_of(config))]
+    all_keys = keys_of(config)
+    told = [*strictness_notes(config, all_keys), *open_files(config, all_keys)]
+    return [f"{tables}: {sentence}." for tables, sentence in told]
 
 
 def _notes_on_tls(config: Config) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weir.access.tls_contexts import client_context
+from weir.access.tls_contexts import client_context, trust
 from weir.cli.errors import FAILED, WRONG_USAGE, CommandError
 from weir.cli.output import printable_value
 from weir.proxy.admin.tokens import tokens_in
@@ -173,7 +173,7 @@ def connection_to(
     variable, path = CA_VARIABLE, ca
     try:
         context = client_context()
-        context.load_verify_locations(ca)
+        trust(context, ca)
         if certificate:
             variable, path = CERTIFICATE_VARIABLE, certificate
             # a password is not asked for on the terminal

@@ -85,7 +85,7 @@ FAULT_INTERVAL_SECONDS = 10.0
 
 _KINDS_REMEMBERED = 1024
 _KIND_LENGTH = 60  # of a library's message: what follows differs from line to line
-_BARE = re.compile(r"[^\s\"=\\\x00-\x1f\x7f-\x9f]+")
+_BARE = re.compile(r"[^\s\"=\\]+")
 _FIELDS = "weir_fields"
 _SUPPRESSED = "weir_suppressed"
 
@@ -265,4 +265,5 @@ def _key_value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     text = str(value)
-    return text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    is_printable = text.isprintable()  # no control, line separator or lone surrogate: a terminal would act on it
+    return text if is_printable and _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=not is_printable)

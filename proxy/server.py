@@ -16,6 +16,7 @@ from weir.proxy.event_loop import new_event_loop, raise_descriptor_limit
 from weir.proxy.hand_over import IN_PATH_SECONDS, READY_SECONDS, NewProcess, OldProcess, close_all, own_command
 from weir.proxy.listeners import ListenError
 from weir.proxy.log import EventLog, configure_logging, innermost_frame
+from weir.proxy.open_files import open_files
 from weir.proxy.sidecar import Sidecar
 from weir.proxy.watchdog import Watchdog
 
@@ -59,6 +60,8 @@ async def _serve(config: Config, path: Path | None, version: str, descriptors: i
         watchdog.start()
         if (advice := advice_for_root(os.geteuid(), captures=config.capture is not None)) is not None:
             sidecar.log.warning("running_as_root", advice=advice)
+        for setting, reason in open_files(config, sidecar.shown.key_watch.all_keys):
+            sidecar.log.warning("file_is_open", setting=setting, reason=reason)
         tasks.append(asyncio.create_task(_reload_when_asked(sidecar, path, hang_up)))
         collector.start()
         handing = asyncio.create_task(_handed_over_when_asked(sidecar, watchdog, hand_over))

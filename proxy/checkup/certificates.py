@@ -10,13 +10,12 @@ import asyncio
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from weir.proxy.checkup.findings import Finding, listed
 from weir.proxy.config.address import Address, numeric_address
 from weir.proxy.config.tables import Config, Egress
-from weir.proxy.tls.keys import KeyFiles, KeysError, load_client_keys, load_server_keys
+from weir.proxy.tls.keys import KeyFiles, KeysError, load_client_keys, load_server_keys, name_fits
 from weir.proxy.tls.live_keys import LiveKeys
 
 if TYPE_CHECKING:  # it brings kafka-python, which `weir check` does without
@@ -30,6 +29,9 @@ def certificate_findings(config: Config, all_keys: list[LiveKeys], world: World,
     """Yield what is found of each certificate; `now` is in seconds since 1970."""
     names = list(_names_wanted(config, world))
     for keys in all_keys:
+        if keys.keys.list_expires_at is not None and keys.keys.list_expires_at < now:
+            sentence = "a list of revoked certificates (CRL) in ca has expired, and none of its authority is taken"
+            yield Finding("fail", keys.name, f"{sentence}: put the authority's new one there")
         if keys.keys.expires_at is None:
             continue
         days = (keys.keys.expires_at - now) / _DAY
@@ -44,7 +46,7 @@ def certificate_findings(config: Config, all_keys: list[LiveKeys], world: World,
         else:
             yield Finding("ok", keys.name, f"the certificate (for {own}) is valid for {days:.0f} days")
         hosts = [host for field, host in names if field == keys.name]
-        missing = [host for host in hosts if not any(fnmatchcase(host, one.casefold()) for one in keys.keys.names)]
+        missing = [host for host in hosts if not any(name_fits(host, one) for one in keys.keys.names)]
         if missing:
             sentence = (
                 f"the certificate is for {own}, and who connects here looks for {listed(missing)}: with host names"

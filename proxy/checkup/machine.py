@@ -20,6 +20,7 @@ from weir.proxy.capture.rules import TABLE_NAME
 from weir.proxy.capture.tracking import needed_by
 from weir.proxy.checkup.findings import Finding, listed
 from weir.proxy.config.tables import Config, Limits
+from weir.proxy.open_files import files_of
 from weir.proxy.relay.admission import connections_with, descriptors_for
 from weir.proxy.tls.live_keys import LiveKeys
 
@@ -236,13 +237,8 @@ def readable_findings(
     """Yield the files with keys that `process`, or a sidecar like it, may not read by its user and groups alone."""
     if config.capture is None:
         return
-    wanted = {path: keys.name for keys in all_keys for path in keys.files.paths}
-    exported = None if config.export is None else config.export.kafka
-    for table, about in ((config.cluster, "cluster.properties"), (exported, "export.kafka.properties")):
-        if table is not None and table.properties is not None:
-            wanted[table.properties] = about
     groups = _groups(proc / str(process.pid) / "status")
-    for path, about in wanted.items():
+    for path, about in files_of(config, all_keys).items():
         if not _may_read(Path(path), process.user, groups):
             sentence = (
                 f"{path} can be read by other users alone, and a sidecar that captures gives up root's right to read"

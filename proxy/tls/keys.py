@@ -7,11 +7,15 @@ where TLS is configured, as it takes some 10 MB.
 from __future__ import annotations
 
 import os
+import re
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from weir.access.client_properties import PropertiesError, parse_properties
 from weir.access.tls_contexts import client_context, server_context, trust, trusted_files
@@ -19,16 +23,13 @@ from weir.access.tls_contexts import client_context, server_context, trust, trus
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
-from typing import Any
-
 LeastVersion = Literal["1.2", "1.3"]
 ClientAuth = Literal["none", "requested", "required"]
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _JAVA_STORES: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")  # the first bytes of JKS and JCEKS files
+_REVOCATION_LIST: Final = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
 _PASSWORD_PROPERTIES: Final = ("ssl.keystore.password", "ssl.key.password")
 
 
@@ -69,6 +70,12 @@ class KeyFiles:
         return tuple(path for path in named if path is not None)
 
     @property
+    def public_paths(self) -> tuple[str, ...]:
+        """Those that hold no secret: a certificate's file does where it has the key, too."""
+        trusted = () if self.ca is None else trusted_files(self.ca)
+        return trusted if self.certificate is None or self.key is None else (self.certificate, *trusted)
+
+    @property
     def has_certificate(self) -> bool:
         """Whether this end can say who it is."""
         return self.certificate is not None or self.keystore is not None
@@ -78,12 +85,14 @@ class KeyFiles:
 class Keys:
     """What was loaded. `expires_at` is that of this end's own certificate, in seconds since 1970.
 
-    `names` are the DNS names in the certificate, as it lists them.
+    `names` are the DNS names in the certificate, as it lists them. `list_expires_at` is when the first of the lists of
+    revoked certificates in `ca` expires; None: there is none.
     """
 
     context: ssl.SSLContext
     expires_at: float | None = None
     names: tuple[str, ...] = ()
+    list_expires_at: float | None = None
 
 
 def load_server_keys(files: KeyFiles, client_auth: ClientAuth) -> Keys:
@@ -108,26 +117,38 @@ def load_client_keys(files: KeyFiles, *, checks_name: bool) -> Keys:
 def _loaded(context: ssl.SSLContext, files: KeyFiles) -> Keys:
     context.minimum_version = _VERSIONS[files.least_version]
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
-    if files.ca is not None:
-        _trust(context, files.ca)
+    list_expires_at = None if files.ca is None else _trust(context, files.ca)
     if not files.has_certificate:
-        return Keys(context)
+        return Keys(context, list_expires_at=list_expires_at)
     password = _password(files.password_file)
     if files.keystore is not None:
         chain = _load_keystore(context, files.keystore, password)
     else:
         chain = _load_pem(context, files, password)
     own = chain[0]
-    return Keys(context, own.not_valid_after_utc.timestamp(), _dns_names(own))
+    return Keys(context, own.not_valid_after_utc.timestamp(), _dns_names(own), list_expires_at)
 
 
-def _trust(context: ssl.SSLContext, path: str) -> None:
-    if any(_read("ca", file).startswith(_JAVA_STORES) for file in trusted_files(path)):
+def _trust(context: ssl.SSLContext, path: str) -> float | None:
+    """Trust what `ca` has, and return when the first of its lists of revoked certificates expires."""
+    texts = [_read("ca", file) for file in trusted_files(path)]
+    if any(text.startswith(_JAVA_STORES) for text in texts):
         raise KeysError("ca", f"{_is_java(path)}: keytool -exportcert -rfc -alias ALIAS -keystore {path} -file ca.pem")
     try:
         trust(context, path)
     except (OSError, ValueError) as error:
         raise KeysError("ca", f"{path} has no certificates in PEM form: {_words(error)}") from None
+    return min((at for text in texts for at in _list_expiries(text)), default=None)
+
+
+def _list_expiries(text: bytes) -> Iterable[float]:
+    lists = _REVOCATION_LIST.findall(text)
+    if lists:
+        from cryptography.x509 import load_pem_x509_crl
+
+        for pem in lists:
+            if (at := load_pem_x509_crl(pem).next_update_utc) is not None:
+                yield at.timestamp()
 
 
 def _load_pem(context: ssl.SSLContext, files: KeyFiles, password: bytes | None) -> Sequence[Certificate]:
@@ -232,19 +253,36 @@ def _words(error: Exception) -> str:
 
 
 def names_in(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return the DNS names and addresses of a certificate, as `SSLSocket.getpeercert` has it, and its common name."""
+    """Return the DNS names and addresses of a certificate, as `SSLSocket.getpeercert` has it.
+
+    Its common name counts only where it has no subjectAltName of any kind (RFC 6125, section 6.4.4).
+    """
     if not certificate:
         return ()
-    names = [value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
-    common = [value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName"]
-    return tuple(dict.fromkeys([*names, *common]))
+    if alternative := certificate.get("subjectAltName"):
+        return tuple(value for kind, value in alternative if kind in ("DNS", "IP Address"))
+    return tuple(value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName")
 
 
 def fits(certificate: Mapping[str, Any] | None, allowed: Iterable[str]) -> bool:
     """Return whether one of a certificate's names is allowed.
 
-    `allowed` has names, and patterns with `*`. A name with `*` in the certificate itself is compared as a text: nobody
-    can be let in by a pattern of their own.
+    `allowed` has names and patterns. A name with `*` in the certificate itself is compared as a text: nobody can be let
+    in by a pattern of their own.
     """
-    names = [name.casefold() for name in names_in(certificate)]
-    return any(fnmatchcase(name, pattern.casefold()) for pattern in allowed for name in names)
+    names = names_in(certificate)
+    return any(pattern == "*" or name_fits(name, pattern) for pattern in allowed for name in names)
+
+
+def name_fits(name: str, pattern: str) -> bool:
+    """Return whether a name is what a pattern says. `*` stands for a part of one label: no dot is in it.
+
+    Addresses are compared as addresses, and whole.
+    """
+    with suppress(ValueError):
+        address = ip_address(name.strip())  # OpenSSL ends some with a line end
+        with suppress(ValueError):
+            return address == ip_address(pattern)
+        return False
+    labels, patterns = name.casefold().split("."), pattern.casefold().split(".")
+    return len(labels) == len(patterns) and all(map(fnmatchcase, labels, patterns))

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-from weir.access.tls_contexts import refused_strictly
+from weir.access.tls_contexts import refused_as_revoked, refused_strictly
 from weir.proxy.log import os_error_reason
 from weir.quota.settings import SideName
 
@@ -17,6 +17,7 @@ HandshakeResult = Literal[
     "unknown_ca",
     "no_certificate",
     "wrong_name",
+    "revoked",
     "not_strict",
     "version",
     "not_tls",
@@ -30,6 +31,7 @@ HandshakeResult = Literal[
 """How a handshake ended.
 
 - `certificate_expired`, `unknown_ca`, `no_certificate`, `wrong_name`: what is wrong with the peer's certificate.
+- `revoked`: a list of revoked certificates in `ca` has it, or no list there is valid for it.
 - `not_strict`: it lacks what `[tls] strict` asks for.
 - `version`: there is no version of TLS that both ends take.
 - `not_tls`: the peer does not speak TLS.
@@ -41,7 +43,7 @@ HandshakeResult = Literal[
 KNOWN_RESULTS: Final[tuple[HandshakeResult, ...]] = get_args(HandshakeResult)
 
 LASTING_FAILURES: Final[tuple[HandshakeResult, ...]] = (
-    *("certificate_expired", "unknown_ca", "no_certificate", "wrong_name", "not_strict"),
+    *("certificate_expired", "unknown_ca", "no_certificate", "wrong_name", "revoked", "not_strict"),
     *("version", "refused_by_peer", "other"),
 )
 """How a handshake ends that ends so again. Who is not there, or is slow, may be back with the next connection; and who
@@ -106,6 +108,8 @@ def result_of(error: OSError) -> HandshakeResult:
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _EXPIRED:
             return "certificate_expired"
+        if refused_as_revoked(error):
+            return "revoked"
         if refused_strictly(error):
             return "not_strict"
         return "wrong_name" if error.verify_code in _WRONG_NAME else "unknown_ca"

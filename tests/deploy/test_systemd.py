@@ -74,6 +74,12 @@ def test_little_is_left_to_whoever_takes_the_service_over(tmp_path: Path, drop_i
     assert float(score[1]) <= (1.7 if CAPTURE in drop_ins else 1.1)
 
 
+@pytest.mark.parametrize("unit", [SERVICE, SAMPLES], ids=lambda path: path.name)
+def test_service_has_a_bound_on_memory_and_leaves_no_core(unit: Path) -> None:
+    assert re.search(r"^MemoryMax=\d+M$", unit.read_text(), re.MULTILINE)
+    assert re.search(r"^LimitCORE=0$", unit.read_text(), re.MULTILINE)
+
+
 def test_systemd_finds_no_fault_in_the_copying_of_samples(tmp_path: Path) -> None:
     service = tmp_path / SAMPLES.name
     service.write_text(SAMPLES.read_text().replace("/usr/bin/rsync", "/bin/true"))

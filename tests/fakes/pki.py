@@ -60,11 +60,12 @@ class Authority:
     def issue(
         self, name: str, *, names: Sequence[str] | None = None, days: float = 30, password: str | None = None
     ) -> Issued:
-        """Sign a certificate; `names` are its DNS names and addresses, `name` where none are given."""
+        """Sign a certificate; `names` are its DNS names and addresses, `name` where none are given, () for none."""
         key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.datetime.now(datetime.UTC)
+        general = [_general(one) for one in ([name] if names is None else names)]
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        certificate = (
+        builder = (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._name)
@@ -72,12 +73,13 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - 10 * DAY)
             .not_valid_after(now + days * DAY)
-            .add_extension(x509.SubjectAlternativeName([_general(one) for one in names or [name]]), critical=False)
             .add_extension(_usage(of_authority=False), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
-            .sign(self._key, hashes.SHA256())
         )
+        if general:
+            builder = builder.add_extension(x509.SubjectAlternativeName(general), critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
         encryption = NoEncryption() if password is None else BestAvailableEncryption(password.encode())
         pem = certificate.public_bytes(Encoding.PEM)
         key_pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
@@ -90,9 +92,21 @@ class Authority:
             self._write(f"{name}.password", f"{password or ''}\n".encode()),
         )
 
+    def revoke(self, *issued: Issued, days: float = 30) -> bytes:
+        """Sign a list (CRL) of revoked certificates, in PEM form."""
+        now = datetime.datetime.now(datetime.UTC)
+        made = x509.CertificateRevocationListBuilder().issuer_name(self._name)
+        made = made.last_update(now - 10 * DAY).next_update(now + days * DAY)
+        for one in issued:
+            number = x509.load_pem_x509_certificate(Path(one.certificate).read_bytes()).serial_number
+            entry = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(now - DAY)
+            made = made.add_revoked_certificate(entry.build())
+        return made.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
     def _write(self, name: str, data: bytes) -> str:
         path = self.folder / name
         path.write_bytes(data)
+        path.chmod(0o600)
         return str(path)
 
 

@@ -55,6 +55,24 @@ def test_log_values_with_blanks_quotes_and_line_ends_are_quoted(lines: io.String
     assert lines.getvalue().count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "sign", ["\x00", "\x1b", "\x7f", "\x85", "\x9b", "\u2028", "\u2029", "\u202e", "\ud800", "\udfff"]
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_log_signs_that_a_terminal_would_act_on_are_escaped(sign: str, *, as_json: bool) -> None:
+    stream = io.StringIO()
+    configure_logging(as_json=as_json, stream=stream)
+    EventLog().warning("odd", bare=f"a{sign}b", quoted=f"é {sign}")
+    line = stream.getvalue()
+    assert line.isascii() and line.removesuffix("\n").isprintable()
+    assert line.count(f"\\u{ord(sign):04x}") == 2
+
+
+def test_log_values_in_other_scripts_are_shown_as_they_are(lines: io.StringIO) -> None:
+    EventLog().info("odd", a="größe", b="数 据")
+    assert lines.getvalue().endswith(' a=größe b="数 据"\n')
+
+
 def test_log_json_holds_the_same_keys() -> None:
     stream = io.StringIO()
     configure_logging(as_json=True, stream=stream)

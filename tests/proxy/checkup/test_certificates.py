@@ -63,6 +63,33 @@ def test_certificate_for_captured_connections_names_all_peers(tmp_path: Path) ->
     assert "is for kafka2, and who connects here looks for kafka3:" in warning.sentence
 
 
+@pytest.mark.parametrize(("days", "levels"), [(5, ["ok"]), (-1, ["fail", "ok"])])
+def test_list_of_revoked_certificates_that_has_expired_is_a_failure(
+    tmp_path: Path, days: float, levels: list[str]
+) -> None:
+    authority = Authority(tmp_path)
+    issued = authority.issue("kafka1", days=90)
+    with open(authority.ca, "ab") as file:
+        file.write(authority.revoke(days=days))
+    config = parse_config(
+        f"""
+        broker_id = 1
+        [[ingress]]
+        listen = "127.0.0.1:9192"
+        upstream = "127.0.0.1:9092"
+        [ingress.tls]
+        certificate = "{issued.together}"
+        ca = "{authority.ca}"
+        client_auth = "required"
+        """
+    )
+    upstream = config.ingress[0].upstream
+    world = World({upstream: Seen(address=upstream)}, lambda _: set(), lambda _: set())
+    findings = list(certificate_findings(config, RouteKeys(config).all_keys, world, time.time()))
+    assert [one.level for one in findings] == levels
+    assert ("(CRL) in ca has expired" in findings[0].sentence) is (days < 0)
+
+
 @pytest.mark.parametrize(
     ("later", "level", "said"),
     [

@@ -14,7 +14,7 @@ import pytest
 
 from tests.fakes.pki import DAY, Authority, Issued
 from tests.fakes.relaying import logged
-from weir.proxy.tls.keys import KeyFiles, KeysError, fits, load_client_keys, load_server_keys, names_in
+from weir.proxy.tls.keys import KeyFiles, KeysError, fits, load_client_keys, load_server_keys, name_fits, names_in
 from weir.proxy.tls.live_keys import KeyWatch, LiveKeys
 from weir.proxy.tls.results import TlsStats
 
@@ -193,10 +193,36 @@ def test_names_are_compared_whole_and_without_case() -> None:
         "subject": ((("commonName", "kafka"),),),
         "subjectAltName": (("DNS", "Broker-1.kafka.test"), ("IP Address", "10.0.0.1"), ("email", "a@b.test")),
     }
-    assert names_in(certificate) == ("Broker-1.kafka.test", "10.0.0.1", "kafka")
+    assert names_in(certificate) == ("Broker-1.kafka.test", "10.0.0.1")
     assert fits(certificate, ("broker-*.kafka.test",))
     assert fits(certificate, ("10.0.0.1",))
-    assert fits(certificate, ("KAFKA",))
-    assert not fits(certificate, ("broker-1", "kafka.test", "b.test", "broker-1.kafka.test.evil"))
+    assert not fits(certificate, ("kafka", "broker-1", "kafka.test", "b.test", "broker-1.kafka.test.evil"))
     assert not fits({"subjectAltName": (("DNS", "*"),)}, ("broker-1",))
     assert not fits(None, ("*",))
+
+
+def test_common_name_counts_only_without_any_other_name() -> None:
+    common = ((("commonName", "broker-1.kafka.test"),),)
+    allowed = ("broker-*.kafka.test",)
+    assert fits({"subject": common}, allowed)
+    for kind in ("DNS", "IP Address", "email", "URI"):
+        assert not fits({"subject": common, "subjectAltName": ((kind, "10.0.0.1"),)}, allowed)
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "is_fit"),
+    [
+        ("broker-7.kafka.internal", "broker-*.kafka.internal", True),
+        ("broker-x.evil.kafka.internal", "broker-*.kafka.internal", False),
+        ("broker-7.kafka.internal", "*.kafka.internal", True),
+        ("kafka.internal", "*.kafka.internal", False),
+        ("a.b.kafka.internal", "*.kafka.internal", False),
+        ("broker-7", "broker-*", True),
+        ("broker-7.evil.test", "broker-*", False),
+        ("10.0.0.1", "10.0.0.*", False),
+        ("0:0:0:0:0:0:0:1\n", "::1", True),
+    ],
+)
+def test_star_in_a_pattern_stays_within_one_label(name: str, pattern: str, *, is_fit: bool) -> None:
+    assert name_fits(name, pattern) is is_fit
+    assert fits({"subject": ((("commonName", name),),)}, ("*",))  # alone it is: all that the ca has signed
