@@ -6,6 +6,7 @@ By default it listens on loopback and asks for no token; `weir.proxy.admin.acces
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -30,6 +31,8 @@ from weir.proxy.throttle.table import LayeredThrottle, changes_between
 
 # connections accepted at a time: without descriptors, asyncio logs a line for each that it fails to accept
 _BACKLOG = 8
+# that wait in the kernel to be accepted: those that say nothing keep no probe out
+_QUEUED = 1024
 
 _HANDSHAKE_SECONDS = 10.0
 
@@ -124,13 +127,17 @@ class AdminServer:
     async def _listen(self, where: Mapping[str, Any]) -> asyncio.Server:
         loop, keys = asyncio.get_running_loop(), self._access.keys
         server: Any = self._runner.server
-        return await loop.create_server(
+        listening = await loop.create_server(
             lambda: _new_connection(server),
             **where,
             backlog=_BACKLOG,
             ssl=None if keys is None else keys.server_context(),
             ssl_handshake_timeout=None if keys is None else _HANDSHAKE_SECONDS,
         )
+        for one in listening.sockets:
+            with socket.socket(fileno=os.dup(one.fileno())) as bare:
+                bare.listen(_QUEUED)
+        return listening
 
     async def prepare(self) -> None:
         """Set up what needs no address, ahead of `start`."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import io
 import json
 import re
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +28,16 @@ from weir.proxy.config.tables import ThrottleTable
 async def test_admin_healthz_is_200_while_the_process_runs(client: Client) -> None:
     client.sidecar.reasons = ["nothing is ready"]
     assert await client.call("GET", "/healthz") == (200, {"status": "ok"})
+
+
+async def test_admin_takes_many_connections_before_it_accepts_any(client: Client) -> None:
+    """Which a crowd that connects and says nothing would otherwise keep a probe from."""
+    address = yarl.URL(client.base)
+    with contextlib.ExitStack() as stack:
+        crowd = [stack.enter_context(socket.socket()) for _ in range(200)]
+        for one in crowd:  # nothing is awaited, so nothing is accepted
+            one.settimeout(0.2)
+            one.connect((address.host, address.port))
 
 
 async def test_admin_readyz_ready_is_200(client: Client) -> None:
