@@ -122,14 +122,20 @@ def throttled(rate: int, topics: Iterable[bytes] = (b"t",)) -> str:
 
 @contextlib.contextmanager
 def sidecar(
-    *upstreams: int, tables: str = "", tree: Path | None = None, watched: bool = False, loop: str = "", name: str = ""
+    *upstreams: int,
+    tables: str = "",
+    admin: str = "",
+    tree: Path | None = None,
+    watched: bool = False,
+    loop: str = "",
+    name: str = "",
 ) -> Iterator[Sidecar]:
     """A leader's sidecar in a process of its own.
 
-    `tables` is TOML behind the last [[ingress]]. `tree` is another checkout to run; `watched`: turns of its loop can be
-    asked for; `loop` names its event loop.
+    `tables` is TOML behind the last [[ingress]], `admin` in [admin]. `tree` is another checkout to run; `watched`:
+    turns of its loop can be asked for; `loop` names its event loop.
     """
-    ports, admin = [free_port() for _ in upstreams], free_port()
+    ports, admin_port = [free_port() for _ in upstreams], free_port()
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "weir.toml"
         listeners = "".join(
@@ -137,7 +143,8 @@ def sidecar(
             for port, upstream in zip(ports, upstreams, strict=True)
         )
         config.write_text(
-            f'broker_id = 1\n[admin]\nlisten = "127.0.0.1:{admin}"\n[log]\nlevel = "error"\n{listeners}{tables}'
+            f'broker_id = 1\n[admin]\nlisten = "127.0.0.1:{admin_port}"\n{admin}'
+            f'[log]\nlevel = "error"\n{listeners}{tables}'
         )
         code = "from weir.cli.main import main; main()"
         if watched:
@@ -147,7 +154,7 @@ def sidecar(
         with running(*command, **({"WEIR_EVENT_LOOP": loop} if loop else {})) as process:
             for port in ports:
                 wait_for(port)
-            yield Sidecar(name or "weir", ports[0], process, ports, admin)
+            yield Sidecar(name or "weir", ports[0], process, ports, admin_port)
 
 
 @contextlib.contextmanager
