@@ -39,6 +39,7 @@ async def test_admin_takes_many_connections_before_it_accepts_any(client: Client
             one.settimeout(0.2)
             one.connect((address.host, address.port))
         assert (await client.call("GET", "/healthz"))[0] == 200
+    await asyncio.sleep(0.05)  # until the crowd's sockets are closed at this end, too
 
 
 async def test_admin_readyz_ready_is_200(client: Client) -> None:
