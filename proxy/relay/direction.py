@@ -28,7 +28,7 @@ class Direction(Pump):
     waiting. So what is left waits in one line with that of all similar connections. Meanwhile nothing is read.
     """
 
-    __slots__ = ("_core", "_is_in_line", "_link", "_sender", "_soon", "_stream", "counted", "rest")
+    __slots__ = ("_core", "_is_in_line", "_link", "_sender", "_soon", "_stream", "_unread", "counted", "rest")
 
     def __init__(
         self, link: OpenLink, core: Connection, sender: Sender, side: Side, source: Transport, target: Transport
@@ -42,6 +42,7 @@ class Direction(Pump):
         """Where all bytes read are added."""
         self._stream: RequestStream | ResponseStream = core.requests if sender == "client" else core.responses
         self._soon = side.held.turns
+        self._unread = side.unread
         self._is_in_line = False
         self.rest = memoryview(b"")
         """What waits to be taken: it begins with a frame, or with what follows the start of a request that is held."""
@@ -75,7 +76,15 @@ class Direction(Pump):
     def failed(self, error: Exception) -> None:
         self._link.failed(error, self._sender)
 
+    def _block(self) -> None:
+        super()._block()
+        self._leaves_unread()
+
     # What waits
+
+    def _leaves_unread(self) -> None:
+        if self._sender == "client":
+            self._unread.add(self._link)
 
     def follow(self) -> None:
         """Read and take, or not, as the core's state says now."""
@@ -131,6 +140,7 @@ class Direction(Pump):
         if at < size:
             self.rest = memoryview(bytes(view[at:]))
             self.pause(UNTAKEN)
+            self._leaves_unread()
             self._get_in(self._turns)
 
     def _take_next(self) -> None:

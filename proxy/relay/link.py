@@ -27,9 +27,13 @@ from weir.proxy.relay.passage import Passage
 from weir.proxy.relay.pump import BLOCKED, IN_LINE, UNTAKEN
 from weir.proxy.relay.side import Side
 from weir.proxy.relay.transport import TcpTransport, Transport
+from weir.proxy.relay.unread import MOST_ROOM
 
 HALF_CLOSED_SECONDS: Final = 60.0
 """How long a connection may stay half-closed without a byte moving."""
+
+STUCK_SECONDS: Final = 10.0
+"""How long the broker may take nothing of what is left of a client that has sent its last byte."""
 
 LINGER_SECONDS: Final = 1.0
 """How long a drained client has to close its end. It has to be first: a reset could lose the last bytes sent to it."""
@@ -39,6 +43,8 @@ FAREWELL_SECONDS: Final = 60.0
 
 MOST_CARRIED: Final = 2**16
 """Bytes that were read of a client and not taken: with more of them a link is not handed over."""
+
+_USUAL_ROOM: Final = 2**16  # bytes that the kernel takes of a client at the least, if few were read before
 
 _LARGE_FETCH: Final = 2**14  # bytes: a fetch of more waits for its turn while it is received
 
@@ -68,6 +74,7 @@ class Link:
     _passage: Passage = field(init=False)
     _kept: int = field(init=False, default=0)  # bytes as last told; -1 while half a fetch is among them
     _gone_since: float = field(init=False, default=math.inf)  # that its client is, while a request of it was held
+    _moved_at_look: int = field(init=False, default=-1)
     _end_timer: asyncio.TimerHandle | None = field(init=False, default=None)
     _give: Callable[[Link, HandedOver], None] | None = field(init=False, default=None)  # while it is handed over
     _unread: bytes = field(init=False, default=b"")  # what was read while it drained, and nobody has taken
@@ -125,6 +132,8 @@ class Link:
         if core.is_working:
             self._side.turns.add(self._go_on)
         else:
+            if core.hold is not None and core.requests.passing:
+                self._make_room(core.requests.passing + _USUAL_ROOM)
             self._side.held.wait(self, core.hold)
         if core.phase != "closed":  # it may just have been evicted
             self.from_client.follow()
@@ -149,15 +158,46 @@ class Link:
         That of a client that is gone is dropped: it would be sent twice. But a producer with acks=0 may close as soon
         as it has sent everything, and nobody sends it again.
         """
-        core, now = self.connection, self._side.clock()
-        if core.hold is None:
+        if self.connection.hold is not None and not self._closes_as_gone():
+            self._go_on()
+
+    def _closes_as_gone(self) -> bool:
+        """Close if the client of a held request is gone and the request is not to be sent. Returns whether it is so."""
+        if not self._client.is_gone():
+            return False
+        now = self._side.clock()
+        self._gone_since = min(self._gone_since, now)
+        if not self.connection.awaits_answer and now - self._gone_since < FAREWELL_SECONDS:
+            return False
+        self.close()
+        return True
+
+    def look_at_client(self) -> None:
+        """See whether the client is gone, if what it sent is left unread.
+
+        A reset ends the link at once. After a FIN the broker has what came before, as far as it takes that: a producer
+        with acks=0 may close as soon as it has sent everything.
+        """
+        core, reader = self.connection, self.from_client
+        if core.phase == "closed" or not reader.is_paused(BLOCKED | UNTAKEN):
             return
-        if self._client.is_gone():
-            self._gone_since = min(self._gone_since, now)
-            if core.awaits_answer or now - self._gone_since >= FAREWELL_SECONDS:
-                self.close()
-                return
-        self._go_on()
+        self._side.unread.add(self)
+        moved_before, self._moved_at_look = self._moved_at_look, reader.moved + reader.sent
+        if moved_before != self._moved_at_look:
+            return  # it reads on soon
+        self._make_room(MOST_ROOM)
+        if core.hold is not None:
+            self._closes_as_gone()
+        elif self._client.is_broken():
+            self.close()
+        elif self._end_timer is None and self._client.is_gone():
+            self._watch_half_closed()
+
+    def _make_room(self, size: int) -> None:
+        """Have the kernel take more of the client than it may have room for, so that its FIN is seen behind that."""
+        size = min(size, MOST_ROOM)
+        if size > 2 * _USUAL_ROOM and self._side.unread.takes_room(self, size):
+            self._client.make_room(size)
 
     def _let_pass(self, arrived: int, on_way: float, most: float, waited: float) -> float:
         """Tell the throttle what has reached the client. Returns how many bytes more may be sent."""
@@ -253,6 +293,7 @@ class Link:
         self._client.close()
         self._upstream.close()
         core.close(is_over=is_over)
+        self._side.unread.drop(self)
         self._side.held.wait(self, None)
         self._side.held.wake_soon()
         self._side.fetch_memory.drop(self)
@@ -290,12 +331,13 @@ class Link:
         self.from_client.follow()
         self._end_in(LINGER_SECONDS, self.close)
 
-    def _watch_half_closed(self, moved_before: Relayed | None = None) -> None:
-        moved = self.relayed
+    def _watch_half_closed(self, moved_before: tuple[int, ...] | None = None) -> None:
+        moved = (*self.relayed, self.from_client.sent)
         if moved == moved_before:
             self.close()
-        else:
-            self._end_in(HALF_CLOSED_SECONDS, partial(self._watch_half_closed, moved))
+        else:  # a peer that has read all may think about its answer
+            seconds = HALF_CLOSED_SECONDS if self.connection.ended else STUCK_SECONDS
+            self._end_in(seconds, partial(self._watch_half_closed, moved))
 
     def _end_in(self, seconds: float, callback: Callable[[], None]) -> None:
         if self._end_timer is not None:

@@ -66,5 +66,8 @@ class OpenLink(Protocol):
     def replan(self) -> None:
         """Decide about the held request again."""
 
+    def look_at_client(self) -> None:
+        """See whether the client is gone, if what it sent is left unread."""
+
     def evict(self, why: Why, kept_bytes: int = 0) -> None:
         """Report why the link has to go, which keeps so much of requests, and close it."""

@@ -23,6 +23,7 @@ from weir.proxy.relay.open_link import OpenLink, Sender, Why
 from weir.proxy.relay.outcomes import RequestGate, Wait
 from weir.proxy.relay.stats import RelayStats
 from weir.proxy.relay.turn_budget import PAUSE_SECONDS, TurnBudget
+from weir.proxy.relay.unread import UnreadClients
 from weir.proxy.tls.results import TlsStats
 from weir.quota.throttle import Throttle
 
@@ -89,6 +90,7 @@ class Side:
     by_hand_since: float | None = None
     """Since when a throttle that is neither the file's nor leased has been in force (clock seconds); None: none is."""
     held: HeldFetches = field(init=False)
+    unread: UnreadClients = field(init=False)
     handshakes: Handshakes = field(init=False)
     first_requests: FirstRequests = field(init=False)
     throttle_faults: ThrottleFaults = field(init=False)
@@ -98,6 +100,7 @@ class Side:
         self.first_requests = FirstRequests(self.clock)
         self.throttle_faults = ThrottleFaults(self.clock)
         self.held = HeldFetches(next_in_line=self.throttle.next_in_line, clock=self.clock)
+        self.unread = UnreadClients(self.held.turns)
 
     # What a link reports; `client` and `upstream` are the names of its ends in the log
 

@@ -86,10 +86,10 @@ def unacknowledged(descriptor: int) -> int:
         (size,) = _INT.unpack(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(_INT.size)))
     except OSError:
         return 0  # the connection is gone
-    return 0 if size and _is_broken(descriptor) else int(size)
+    return 0 if size and is_broken(descriptor) else int(size)
 
 
-def _is_broken(descriptor: int) -> bool:
+def is_broken(descriptor: int) -> bool:
     """Return whether the peer of a TCP connection has sent a reset, or both ends have sent their FIN."""
     poll = select.poll()
     poll.register(descriptor, 0)  # POLLHUP and POLLERR are always told
@@ -103,11 +103,23 @@ def has_hung_up(descriptor: int) -> bool:
     return bool(poll.poll(0))
 
 
+def make_room(connection: socket.socket, size: int) -> None:
+    """Have the kernel keep up to `size` unread bytes of a TCP connection, but never less than it does.
+
+    A FIN comes behind all other bytes. So while there is no room for these, it is not seen.
+    """
+    with contextlib.suppress(OSError):  # the connection is gone
+        # tcp(7)'s receive buffer grows with SO_RCVLOWAT, and does not shrink. SO_RCVBUF would end its own growth.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+
+
 class Transport:
     """One peer's connection: a connected, non-blocking stream socket, watched by the running event loop.
 
-    Nothing blocks: what cannot be done now raises BlockingIOError. All methods except `is_gone`, `peek`,
-    `unacknowledged`, `keep_unsent` and the `watch_` ones may raise OSError: the connection is then broken.
+    Nothing blocks: what cannot be done now raises BlockingIOError. All methods except `is_gone`,
+    `is_broken`, `make_room`, `peek`, `unacknowledged`, `keep_unsent` and the `watch_` ones may raise OSError: the
+    connection is then broken.
     """
 
     __slots__ = ("_descriptor", "_loop", "connection", "tells_again")
@@ -156,6 +168,14 @@ class Transport:
     def is_gone(self) -> bool:
         """Return whether the peer has sent its last byte, or broken the connection. Bytes may be left to be read."""
         return has_hung_up(self._descriptor)
+
+    def is_broken(self) -> bool:
+        """Return whether the peer has sent a reset, or both ends have sent their last byte."""
+        return is_broken(self._descriptor)
+
+    def make_room(self, size: int) -> None:
+        """Have the kernel take up to `size` bytes of the peer that are not read. It raises nothing."""
+        make_room(self.connection, size)
 
     def peek(self, most: int) -> bytes:
         """Return up to `most` bytes that the peer has sent, and leave them to be read. It raises nothing."""

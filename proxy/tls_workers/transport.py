@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from weir.protocol.response_scanner import Buffer
-from weir.proxy.relay.transport import Transport, has_hung_up, unacknowledged
+from weir.proxy.relay.transport import Transport, has_hung_up, is_broken, make_room, unacknowledged
 
 
 @dataclass(slots=True)
@@ -83,6 +83,14 @@ class WorkerTransport(Transport):
     def is_gone(self) -> bool:
         """Ask the kernel: TLS may have said farewell where TCP has not."""
         return has_hung_up(self._tls.fileno()) or super().is_gone()
+
+    def is_broken(self) -> bool:
+        """Ask the kernel of both connections."""
+        return is_broken(self._tls.fileno()) or super().is_broken()
+
+    def make_room(self, size: int) -> None:
+        """Have the kernel take more of the TLS connection."""
+        make_room(self._tls, size)
 
     def unacknowledged(self) -> int:
         """Return what is on its way to TLS, and what the kernel has of the connection.

@@ -30,7 +30,7 @@ class FakeTransport(Transport):
     def __init__(self) -> None:
         self.arriving = bytearray()
         self.sent = bytearray()
-        self.has_ended = self.is_broken = self.is_closed = self.finished = False
+        self.has_ended = self.has_broken = self.is_closed = self.finished = False
         self.room = 0
         self.on_read: Callable[[], None] | None = None
         self.on_send: Callable[[], None] | None = None
@@ -70,7 +70,13 @@ class FakeTransport(Transport):
         return b""
 
     def is_gone(self) -> bool:
-        return self.is_broken or self.has_ended
+        return self.has_broken or self.has_ended
+
+    def is_broken(self) -> bool:
+        return self.has_broken
+
+    def make_room(self, size: int) -> None:
+        pass
 
     def watch_reads(self, callback: Callable[[], None]) -> None:
         assert not self.is_closed
@@ -95,12 +101,12 @@ class FakeTransport(Transport):
         """What an event loop would do."""
         if self.on_send is not None and self.room:
             self.on_send()
-        if self.on_read is not None and (self.arriving or self.has_ended or self.is_broken):
+        if self.on_read is not None and (self.arriving or self.has_ended or self.has_broken):
             self.on_read()
 
     def _check(self) -> None:
         assert not self.is_closed
-        if self.is_broken:
+        if self.has_broken:
             raise ConnectionResetError
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 
 import pytest
 
 from tests.fakes.relaying import relaying, round_trip
-from tests.protocol.wire import request, response
+from tests.protocol.wire import produce, request, response
 from tests.proxy.tls.securing import FOLLOWER, Keys, secure_broker, secure_client
 
 ON_BOTH_LOOPS = True
@@ -110,3 +112,25 @@ async def test_drained_connection_ends_after_its_last_answer(keys: Keys) -> None
         await client.expect_end()
         client.close()
         await draining
+
+
+@pytest.mark.parametrize("ending", ["reset", "close"])
+async def test_client_that_is_gone_is_seen_while_its_broker_reads_nothing(
+    keys: Keys, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.setattr("weir.proxy.relay.unread.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("weir.proxy.relay.link.STUCK_SECONDS", 0.05)
+    async with relaying(tls=keys.server(), upstream_tls=keys.client()) as relay:
+        client = await secure_client(relay, keys, keys.follower)
+        await secure_broker(relay, keys)
+        client.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**18)
+        data, idle = produce(9, 0, records=bytes(100_000)), 0
+        while idle < 50:
+            try:
+                client.connection.send(data)
+                idle = 0
+            except ssl.SSLWantWriteError:
+                idle += 1
+                await asyncio.sleep(0.001)
+        getattr(client, ending)()
+        await relay.until(lambda: not relay.listener.links)
