@@ -117,6 +117,11 @@ def test_log_repeated_fault_is_suppressed_and_counted(lines: io.StringIO) -> Non
     assert lines.getvalue().endswith("event=upstream_refused peer=2\n")
 
 
+def test_log_fault_that_has_a_kind_is_written_with_it(lines: io.StringIO) -> None:
+    EventLog().fault("protocol_error", "h", kind="malformed_frame")
+    assert "kind=malformed_frame" in lines.getvalue()
+
+
 def test_log_faults_of_other_events_or_peers_are_not_suppressed(lines: io.StringIO) -> None:
     log = EventLog(clock=MovedClock(100.0))
     log.fault("upstream_refused", peer=2)
