@@ -153,7 +153,7 @@ async def live(rng: random.Random) -> None:
         rare: list[Callable[[], object]] = [
             lambda: setattr(client, "has_ended", True),
             lambda: setattr(upstream, "has_ended", True),
-            lambda: setattr(client, "is_broken", True),
+            lambda: setattr(client, "has_broken", True),
             lambda: upstream.arriving.extend(b"\x00\x00\x00\x09\x00\x00\x03\xe7 lies"),
             lambda: client.arriving.extend(request(3, 0, 9999)[:9]),
             link.drain,

@@ -11,6 +11,7 @@ import pytest
 from tests.fakes.relaying import relaying, round_trip
 from tests.protocol.wire import produce, request, response
 from tests.proxy.tls.securing import FOLLOWER, Keys, secure_broker, secure_client
+from weir.proxy.relay.unread import MOST_ROOM
 
 ON_BOTH_LOOPS = True
 WITH_WORKERS = True
@@ -120,6 +121,7 @@ async def test_client_that_is_gone_is_seen_while_its_broker_reads_nothing(
 ) -> None:
     monkeypatch.setattr("weir.proxy.relay.unread.LOOK_SECONDS", 0.01)
     monkeypatch.setattr("weir.proxy.relay.link.STUCK_SECONDS", 0.05)
+    monkeypatch.setattr("weir.proxy.relay.link.MOST_ROOM", 0)  # a client that goes on to send would fill any room
     async with relaying(tls=keys.server(), upstream_tls=keys.client()) as relay:
         client = await secure_client(relay, keys, keys.follower)
         await secure_broker(relay, keys)
@@ -132,5 +134,6 @@ async def test_client_that_is_gone_is_seen_while_its_broker_reads_nothing(
             except ssl.SSLWantWriteError:
                 idle += 1
                 await asyncio.sleep(0.001)
+        monkeypatch.setattr("weir.proxy.relay.link.MOST_ROOM", MOST_ROOM)
         getattr(client, ending)()
         await relay.until(lambda: not relay.listener.links)
