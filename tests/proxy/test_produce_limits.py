@@ -148,6 +148,30 @@ async def test_a_produce_whose_client_is_gone_is_never_forwarded(records: int) -
         await broker.expect_end()
 
 
+async def test_a_produce_that_its_client_gives_up_again_and_again_reaches_the_broker_once() -> None:
+    """It is half a megabyte, and held for longer than its client waits for an answer."""
+    async with limited(rule(SOURCE, 10)) as found:
+        await found.passes_with(*await found.relay.connect(), produce(1, 100), produced(1))
+        sent, broken_off = produce(2, 9000), []
+        for attempt in range(3):
+            client, broker = await found.relay.connect()
+            await client.send(sent)
+            await found.relay.until(found.has_held)
+            await found.move(2.0)
+            if attempt < 2:
+                client.close()
+                broken_off.append(broker)
+                links = found.relay.listener.links
+                async with asyncio.timeout(DEADLINE_SECONDS):
+                    while len(links) > 1:
+                        await found.move(0.0)
+                        await asyncio.sleep(0.01)
+        for gone in broken_off:
+            await gone.expect_end()
+        await found.move(10.0)
+        await broker.expect(sent)
+
+
 async def test_requests_of_a_closed_acks_0_producer_keep_its_rate() -> None:
     async with limited(rule(SOURCE, 10)) as found:
         client, broker = await found.relay.connect()
