@@ -175,8 +175,8 @@ class Link:
     def look_at_client(self) -> None:
         """See whether the client is gone, if what it sent is left unread.
 
-        A reset ends the link at once. After a FIN the broker has what came before, as far as it takes that: a producer
-        with acks=0 may close as soon as it has sent everything.
+        A held request is dropped as in `replan`. Otherwise a reset ends the link at once. After a FIN the broker has
+        what came before, as far as it takes that: a producer with acks=0 may close as soon as it has sent everything.
         """
         core, reader = self.connection, self.from_client
         if core.phase == "closed" or not reader.is_paused(BLOCKED | UNTAKEN):
