@@ -1,4 +1,14 @@
-"""The links that leave unread what their clients sent: nobody would see that such a client has gone."""
+"""The links that leave unread what their clients sent: nobody would see that such a client has gone.
+
+What becomes of such a client's link:
+
+- A request of it is held: the link is closed, as its client sends that again. A Produce with acks=0 waits for its turn,
+  up to 60 s.
+- None is held, and it has sent a reset: the link is closed at once.
+- None is held, and it has sent a FIN: what came before passes, until the broker takes nothing for 10 s.
+
+A FIN that is read in turn only ends its own direction: the other may go on, up to 60 s without a byte.
+"""
 
 from __future__ import annotations
 
