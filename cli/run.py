@@ -137,14 +137,20 @@ def _captured(config: Config, capture: CaptureTable) -> str:
 def _notes(config: Config) -> list[str]:
     """Return notes about settings that are legal but perhaps not meant.
 
-    These are: a rate that throttles nothing, lists without a rate, an admin server that others can reach, a follower's
-    side that cannot see what TLS carries.
+    These are: an ingress where anyone may be a replica, a rate that throttles nothing, lists without a rate, an admin
+    server that others can reach, a follower's side that cannot see what TLS carries.
     """
     notes = _notes_on_tls(config)
     if config.admin.without_tokens and not config.admin.listen.is_loopback:
         notes.append(
             f"admin.listen is {config.admin.listen}, and admin.without_tokens is set: whoever reaches it can change the"
             " throttle."
+        )
+    anyone = [f"ingress[{index}]" for index, one in enumerate(config.ingress) if one.replicas_from is None]
+    if anyone and config.cluster is None:
+        notes.append(
+            f"{', '.join(anyone)}: without [cluster] or replicas_from whoever the broker serves has turns of its own"
+            " for each broker id that it claims."
         )
     for side in SIDES:
         settings = settings_of_sides(config, config.throttle)[side]

@@ -14,7 +14,7 @@ from weir.protocol.fetch_versions import MAX_INT32
 from weir.quota.budget.ledger import LinkAccounts, StrictLedger
 from weir.quota.budget.quota import Quota, QuotaState
 from weir.quota.counters import CountedQuota, IntervalCounts, ThrottleStats
-from weir.quota.figures import LOOK_SECONDS
+from weir.quota.figures import LOOK_SECONDS, MOST_FINISHED
 from weir.quota.settings import Clock, SideName, ThrottleSettings
 from weir.quota.side_quotas import CONFIGURED, SideQuotas
 from weir.quota.throttled_replicas import NO_PARTITION
@@ -61,6 +61,7 @@ class SideState:
             clock, settings.replica_lag_time_max_ms / 1000, self._forget_topic, self.in_isr, self.brokers
         )
         self.holders: set[SideLink] = set()
+        self.refused: set[int] = set()  # ids whom the broker answered last with errors alone, or not at all
         self._stranger_partitions: dict[SideLink, int] = {}
         self._released_stuck_at = -math.inf
         # Each sidecar begins at another id. Where one passes all fetches of a connection from some point on, the next
@@ -138,6 +139,12 @@ class SideState:
         self._stranger_partitions[link] = partitions
         return sum(self._stranger_partitions.values())
 
+    def note_refused(self, broker_id: int) -> None:
+        """Note that the broker refuses a follower. Its next connection is a stranger's until it has an answer."""
+        if len(self.refused) > MOST_FINISHED:
+            self.refused.clear()  # ids are made up
+        self.refused.add(broker_id)
+
     def release_stuck(self) -> None:
         """Take back what links with stuck peers hold of the budget."""
         now = self.clock()
@@ -155,7 +162,7 @@ class SideState:
             self.holders.discard(holder)
             self._stranger_partitions.pop(holder, None)
             for quota in self.quotas:
-                quota.line.leave(holder)
+                quota.line.go_away(holder)
                 ledger = quota.ledger
                 accounts = [other.accounts.account(ledger) for other in self.holders]
                 ledger.lent_until.pop(holder, None)

@@ -20,7 +20,7 @@ from weir.quota.figures import FLOOR, MOST_FINISHED, STUCK_SECONDS
 class Claim:
     """One link's place in a line."""
 
-    link: Hashable
+    link: Hashable  # None while its connection has ended: the next one of its broker takes the place
     broker: Hashable
     place: tuple[float, int]
     """Where its turn begins, in turns (the scale on which every broker gets the same), and when it came."""
@@ -46,6 +46,7 @@ class BudgetQueue:
         self.claims: dict[Hashable, Claim] = {}  # by link, also those that have lapsed
         self._line: list[Claim] = []  # the same, the next one first
         self._of: dict[Hashable, list[Claim]] = {}  # the same by broker
+        self._away: dict[Hashable, Claim] = {}  # by broker: the place of a link that has ended, one at the most
         self._oldest = math.inf  # none has lapsed earlier (clock seconds)
         self._urgent = 0  # how many of them are urgent
         self.turn_bytes = 1.0  # how much one turn is at present
@@ -56,7 +57,7 @@ class BudgetQueue:
 
     def ahead_of(self, link: Hashable, *, broker: Hashable = None, is_urgent: bool = False) -> float:
         """Return the bytes claimed by the links ahead of `link`, or of where it would stand."""
-        now, line, own = self._clock(), self._line, self.claims.get(link)
+        now, line, own = self._clock(), self._line, self._own(link, broker)
         place = (self._start_of(link if broker is None else broker), self._number) if own is None else own.place
         in_front = line[: (index := bisect_left(line, place, key=_PLACE))]
         if self._has_ranks(is_urgent=is_urgent):
@@ -68,7 +69,7 @@ class BudgetQueue:
         """Return the link whose turn is next; None when nobody waits."""
         now, has_ranks = self._clock(), self._has_ranks()
         live = (claim for claim in self._line if claim.until >= now and (claim.is_urgent or not has_ranks))
-        return next((claim.link for claim in live), None)
+        return next((claim.link for claim in live if claim.link is not None), None)
 
     def wait(
         self,
@@ -84,7 +85,7 @@ class BudgetQueue:
 
         `share` is what its turn takes in bytes, where that is not `size`.
         """
-        claim = self.claims.get(link)
+        claim = self._own(link, broker)
         if claim is None:
             broker = link if broker is None else broker
             claim = self.claims[link] = Claim(link, broker, (self._start_of(broker), self._number))
@@ -99,24 +100,24 @@ class BudgetQueue:
 
     def served(self, link: Hashable, size: float, *, is_urgent: bool, broker: Hashable = None) -> None:
         """Note that `link` had its turn, with `size` bytes."""
+        claim = self._own(link, broker)
         broker = link if broker is None else broker
-        claim = self.claims.get(link)
         # Counted from where its own turn began: it loses nothing to a link that went first while it was away.
         start = max(self._reached, self._finished.get(broker, 0.0)) if claim is None else claim.place[0]
         if claim is not None:
             self._reached = max(self._reached, start)
         self.leave(link)
         if self._oldest < (long_ago := self._clock() - STUCK_SECONDS):
-            for lapsed in [claim.link for claim in self._line if claim.until < long_ago]:
-                self.leave(lapsed)
+            for lapsed in [claim for claim in self._line if claim.until < long_ago]:
+                self._remove(lapsed)
             self._oldest = min([claim.until for claim in self._line], default=math.inf)
-        if not self.claims or len(self._finished) > MOST_FINISHED:
+        if not self._line or len(self._finished) > MOST_FINISHED:
             self._finished = {}  # nobody waits: nothing had so far counts (or ids are made up)
         else:
             self._finished[broker] = max(start + size / self.turn_bytes, self._finished.get(broker, 0.0))
         if not is_urgent:
             self._owed = max(0.0, self._owed - size)
-        elif self._urgent < len(self.claims):
+        elif self._urgent < len(self._line):
             self._owed += size * FLOOR / (1 - FLOOR)
 
     def settle(self, broker: Hashable, more: int) -> None:
@@ -126,13 +127,45 @@ class BudgetQueue:
 
     def leave(self, link: Hashable) -> None:
         """Take `link` out of the line."""
-        claim = self.claims.pop(link, None)
-        if claim is not None:
-            self._urgent -= claim.is_urgent
-            self._line.remove(claim)
-            self._of[claim.broker].remove(claim)
-            if not self._of[claim.broker]:
-                del self._of[claim.broker]
+        if (claim := self.claims.get(link)) is not None:
+            self._remove(claim)
+
+    def go_away(self, link: Hashable) -> None:
+        """Note that `link` has ended. Its place is for the next link of its broker: some connect for each fetch."""
+        claim = self.claims.get(link)
+        if claim is None:
+            return
+        if claim.broker in self._away:
+            self._remove(claim)
+            return
+        del self.claims[link]
+        claim.link = None
+        self._away[claim.broker] = claim
+
+    def _own(self, link: Hashable, broker: Hashable) -> Claim | None:
+        """Return the link's place; that of an ended link of its broker becomes its own.
+
+        A link that turned out to be another broker's has none.
+        """
+        claim = self.claims.get(link)
+        if claim is not None and broker is not None and claim.broker != broker:
+            self._remove(claim)
+            claim = None
+        if claim is None and (claim := self._away.pop(link if broker is None else broker, None)) is not None:
+            claim.link = link
+            self.claims[link] = claim
+        return claim
+
+    def _remove(self, claim: Claim) -> None:
+        if claim.link is None:
+            del self._away[claim.broker]
+        else:
+            del self.claims[claim.link]
+        self._urgent -= claim.is_urgent
+        self._line.remove(claim)
+        self._of[claim.broker].remove(claim)
+        if not self._of[claim.broker]:
+            del self._of[claim.broker]
 
     def _start_of(self, broker: Hashable) -> float:
         """Return where a broker's next turn begins: after its last one, and after all that it waits for."""

@@ -108,6 +108,7 @@ class ReplicaLink(LinkState):
         fetch = self.in_flight
         if fetch is None:
             raise RuntimeError("an answer is settled that no fetch awaits")
+        fetch.is_whole = True
         if self.sessions.row.api_version >= FIRST_SESSION_VERSION:
             self.sessions.leader.answered(head.error_code, head.session_id)
         self.number += 1
@@ -143,11 +144,14 @@ class ReplicaLink(LinkState):
         """End the link. Even if this fails half way, the link holds nothing of the budget afterwards.
 
         `came`: what there is of the answer awaited, and `is_over`: no more of it will come. Else what is reserved for
-        it counts as sent; on the leader's side what `let_pass` was told of.
+        it counts as sent; on the leader's side what `let_pass` was told of, and nothing where none began and `is_over`.
         """
         fetch = self.in_flight
         try:
-            if fetch is not None and (not fetch.parts or (is_over and not self.throttle.takes_out)):
+            has_begun = fetch is not None and (fetch.is_whole or fetch.answer_began_at is not None)
+            # Beside the broker all has passed of an answer that did not begin: nothing.
+            is_known = is_over and not (has_begun and self.throttle.takes_out)
+            if fetch is not None and (is_known or not fetch.parts):
                 self.settle(came, _BROKEN_OFF)
             self.in_flight = None
             self.partitions.asker.close()

@@ -48,8 +48,13 @@ class LinkPartitions:
 
     @property
     def other_id(self) -> int:
-        """The id of the broker at the other end, by which it takes turns. On a follower's side that is a leader."""
-        return STRANGER if self.is_stranger else self.ends.other
+        """The id of the broker at the other end, by which it takes turns. On a follower's side that is a leader.
+
+        On the leader's side anyone may claim an id. All whom the broker answers with errors alone take
+        turns as one stranger.
+        """
+        is_refused = self.is_refused and self.side.takes_out
+        return STRANGER if self.is_stranger or is_refused else self.ends.other
 
     @property
     def counted_peer(self) -> int:
@@ -59,6 +64,7 @@ class LinkPartitions:
 
     def claimed_by(self, broker_id: int) -> None:
         """Take the id that a fetch says its follower has: by it quotas cover even a stranger."""
+        self.is_refused = broker_id in self.side.refused
         self.ends = Ends(broker_id, broker_id if self.side.side == "leader" else self.peer)
 
     def new_topic(self, key: bytes) -> ReplicaTopic:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from weir.lag.broker_ids import STRANGER
 from weir.protocol.metadata import UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION
 from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import RecordsSeen, ResponseHead, ScannedTopic
@@ -42,6 +43,8 @@ class Settlement:
         self._of_waiting: dict[StrictLedger, int] = {}  # the same for each ledger
         self._in_sync: dict[StrictLedger, int] = {}
         self._is_live = False
+        self._had_turn_as = state.partitions.other_id
+        self._has_error = self._has_answer = self._has_same = False
         self._told_before, state.partitions.told = state.partitions.told, set()
 
     def steps(self, topics: Sequence[ScannedTopic]) -> Steps[None]:
@@ -60,6 +63,7 @@ class Settlement:
             yield from self._take_offsets(some)
         if state.partitions.unknown_count and state.sessions.is_incremental and not head.error_code:
             yield from self._take_silence()
+        self._note_answered()
         _count_bytes(state.partitions, self._throttled, self._unthrottled, self._cut)
         self._note_liveness()
         self._note_barren()
@@ -124,7 +128,10 @@ class Settlement:
         of_waiting, in_sync = self._of_waiting, self._in_sync
         state.accounts.hand_over(of_waiting)
         for quota, part in fetch.parts.items():
-            quota.line.settle(state.partitions.other_id, of_waiting.get(quota.ledger, 0) - part.size)
+            # The turn of a stranger, or of who turns out to be refused, is over whatever it brought: given back, they
+            # would always be next.
+            if state.partitions.other_id == self._had_turn_as != STRANGER:
+                quota.line.settle(self._had_turn_as, of_waiting.get(quota.ledger, 0) - part.size)
         for ledger, size in in_sync.items():
             ledger.charge(size)
         waited_long = bool(state.partitions.queue.waiting) and self._now - fetch.forwarded_at > SLOW_SECONDS
@@ -203,6 +210,19 @@ class Settlement:
         may_pass = max(PASSING_SECONDS, fetch.answer_began_at - fetch.forwarded_at)
         return max(self._pace() * may_pass, BESIDE_OTHERS * self._unthrottled)
 
+    def _note_answered(self) -> None:
+        """Find out whether the broker refuses the follower: with errors alone, or without an answer.
+
+        What was told before exactly so is not looked into, and changes nothing.
+        """
+        partitions = self._state.partitions
+        if self._has_answer:
+            partitions.is_refused = False
+            partitions.side.refused.discard(partitions.ends.follower)
+        elif self._head.error_code or (self._has_error and not self._has_same):
+            partitions.is_refused = True
+            partitions.side.note_refused(partitions.ends.follower)
+
     # Offsets
 
     def _take_offsets(self, some: Sequence[ScannedTopic]) -> Steps[None]:
@@ -212,7 +232,8 @@ class Settlement:
         if not self._state.sessions.is_incremental:  # there each partition that is named counts
             link.told.update(blocks)
             earlier = self._told_before
-            blocks = [one for one in blocks if one not in earlier]
+            count, blocks = len(blocks), [one for one in blocks if one not in earlier]
+            self._has_same |= len(blocks) < count
         size, taken = PARTITIONS_PER_STEP * RESPONSE_ENTRY.size, 0
         for key, headers in blocks:
             topic = link.topics.get(key)
@@ -232,6 +253,8 @@ class Settlement:
             replica = partitions.get(partition)
             if replica is None:
                 continue
+            self._has_error |= error_code != 0
+            self._has_answer |= not error_code
             if error_code:
                 replica.last_reported = UNKNOWN_OFFSET
                 # On the leader's side an error may mean that the broker does not lead the partition: no lag begins with

@@ -161,6 +161,7 @@ class InFlight:
     forwarded_at: float = 0.0  # clock seconds
     answer_began_at: float | None = None  # clock seconds; None while it did not, and where it came in one piece
     max_wait_seconds: float = 0.0
+    is_whole: bool = False  # whether its answer has come whole, and is being settled
 
 
 Grant = tuple[ReplicaPartition, int]  # A partition and its partition_max_bytes

@@ -84,6 +84,7 @@ broker_id = 1
 [[ingress]]
 listen = "127.0.0.1:9501"
 upstream = "127.0.0.1:9201"
+replicas_from = ["127.0.0.0/8"]
 [[egress]]
 peer = 2
 listen = "127.0.1.2:9092"

@@ -356,3 +356,12 @@ def test_run_in_any_form_runs_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path
     file = config(tmp_path)
     assert main(["run", *(word.replace("FILE", file) for word in words)]) == 7
     assert ran == [(parse_config(GOOD), Path(file), __version__)]
+
+
+@pytest.mark.parametrize(("more", "is_noted"), [("", True), ('[cluster]\nbootstrap_servers = "127.0.0.1:9092"', False)])
+def test_check_ingress_where_anyone_may_be_a_replica_is_noted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, more: str, *, is_noted: bool
+) -> None:
+    anyone = "".join(line for line in GOOD.splitlines(keepends=True) if "replicas_from" not in line)
+    assert main(["check", "--config", config(tmp_path, f"{anyone}\n{more}")]) == 0
+    assert ("note: ingress[0]: without [cluster] or replicas_from" in capsys.readouterr().err) == is_noted

@@ -68,8 +68,8 @@ def test_first_in_line_is_not_put_off_by_a_clock_that_goes_on() -> None:
     clock = TickingClock()
     ledger, line = StrictLedger(clock, MB), BudgetQueue(clock)
     quota = StrictQuota("q", ledger, lambda *_: EVERY_PARTITION, SimpleRate(clock), line)
-    line.wait("first", 10_000, clock.now + 1)
-    line.wait("second", 10_000, clock.now + 1)
+    line.wait("first", 10_000, clock.now + 1, broker=2)
+    line.wait("second", 10_000, clock.now + 1, broker=2)
     clock.move(CREDIT_SECONDS)
     for link, ahead in (("first", 0), ("second", 10_000)):
         now = clock()

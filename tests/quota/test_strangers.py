@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 
 from tests.fakes.clock import MovedClock
 from tests.fakes.conversation import Conversation, Follower, Leader, Log, mean_rate, worst_second
+from tests.fakes.kafka.take_out import passed, take_out
 from tests.fakes.session_conversation import Hop, SessionFollower, SessionLeader
-from weir.lag.broker_ids import NO_BROKER
+from weir.lag.broker_ids import NO_BROKER, STRANGER
 from weir.protocol.fetch_session import NO_SESSION
 from weir.quota.fetch import link as replica_link
 from weir.quota.fetch.decisions import Forward, Hold
@@ -54,8 +57,18 @@ def test_strangers_take_turns_as_one_with_any_number_of_ids() -> None:
     assert sum(served) <= 1.05 * 20.0 * MB + 9 * BATCH
 
 
-def _serve(clock: MovedClock, talks: list[Conversation], seconds: float) -> list[int]:
-    """All fetch at once, without a wait for each other; returns what each has got."""
+def _serve(
+    clock: MovedClock,
+    talks: list[Conversation],
+    seconds: float,
+    *,
+    closes: Collection[Conversation] = (),
+    anew: Collection[Conversation] = (),
+) -> list[int]:
+    """All fetch at once, without a wait for each other; returns what each has got.
+
+    The broker `closes` connections of some instead of an answer; `anew`: these connect for each fetch.
+    """
     end = clock.now + seconds
     asked = [(one, one.follower.request(), clock.now) for one in talks]
     while clock.now < end:
@@ -64,10 +77,13 @@ def _serve(clock: MovedClock, talks: list[Conversation], seconds: float) -> list
             decision = one.link.plan(request, max(clock.now - since, 1e-6) if clock.now > since + 0.002 else 0.0)
             if isinstance(decision, Hold):
                 continue
-            if isinstance(decision, Forward):
-                topics = one.leader.answer(decision.request)
+            if isinstance(decision, Forward) and one not in closes:
+                topics = take_out(one.leader.answer(decision.request), decision)
                 one.link.settle(topics)
-                one.follower.take(topics, clock.now)
+                one.follower.take(passed(topics), clock.now)
+            if one in closes or one in anew:
+                one.link.close(is_over=True)
+                one.link = one.link.throttle.link(one.follower.replica_id)
             asked[index] = one, one.follower.request(), clock.now
     return [sum(size for _, size in one.follower.received) for one in talks]
 
@@ -155,3 +171,63 @@ def test_all_strangers_keep_no_more_partitions_than_one_broker(
     talk(side, clock, 5, is_stranger=True).exchange()
     for replica in range(10, 20):
         talk(side, clock, replica, is_stranger=False).exchange()
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_claimants_whom_the_broker_refuses_leave_a_follower_its_rate(*, closes: bool) -> None:
+    """Each claims an id of its own. Who never got bytes was always next, and the follower had nothing."""
+    clock = MovedClock()
+    side = throttle(clock)
+    broker = talk(side, clock, 2, is_stranger=False)
+    claimants = [talk(side, clock, replica, is_stranger=False) for replica in range(10, 16)]
+    for one in claimants:
+        one.leader = Leader({key: Log([], error_code=29) for key in one.leader.logs})
+    served = _serve(clock, [broker, *claimants], 2.0, closes=claimants if closes else ())
+    assert served[0] >= 1.8 * MB
+
+
+def test_link_that_is_refused_is_a_stranger_until_it_is_answered_again() -> None:
+    clock = MovedClock()
+    one = talk(throttle(clock), clock, 2, is_stranger=False)
+    partitions, logs = one.link.partitions, one.leader.logs.values()
+    seen = []
+    for error_code in (29, 29, 0, 6):
+        for log in logs:
+            log.error_code = error_code
+        one.exchange()
+        seen.append(partitions.other_id)
+    assert seen == [STRANGER, STRANGER, 2, STRANGER]
+
+
+def test_link_with_an_error_beside_answers_takes_its_own_turns() -> None:
+    clock = MovedClock()
+    one = talk(throttle(clock), clock, 2, is_stranger=False)
+    next(iter(one.leader.logs.values())).error_code = 6
+    for _ in range(5):
+        one.exchange()
+        assert one.link.partitions.other_id == 2
+
+
+def test_follower_that_connects_for_each_fetch_has_turns_beside_another() -> None:
+    """Its place went with its connection: it had 0.01 of the quota."""
+    clock = MovedClock()
+    side = throttle(clock)
+    usual, anew = (talk(side, clock, replica, is_stranger=False) for replica in (2, 3))
+    served = _serve(clock, [usual, anew], 3.0, anew=[anew])
+    assert served[1] >= 0.5 * MB
+    assert sum(served) >= 2.5 * MB
+
+
+def test_answer_that_never_began_costs_no_budget_where_the_broker_closes() -> None:
+    clock = MovedClock()
+    side = throttle(clock)
+    clock.move(1.0)
+    one = talk(side, clock, 2, is_stranger=False)
+    one.exchange()
+    clock.move(0.3)
+    assert isinstance(one.next_decision(), Forward)
+    before = side.ledger.room() + side.ledger.reserved
+    assert side.ledger.reserved > 0
+    one.link.close(is_over=True)
+    assert side.ledger.reserved == 0
+    assert side.ledger.room() >= before
