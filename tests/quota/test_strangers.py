@@ -67,14 +67,24 @@ def _serve(
 ) -> list[int]:
     """All fetch at once, without a wait for each other; returns what each has got.
 
-    The broker `closes` connections of some instead of an answer; `anew`: these connect for each fetch.
+    An answer comes 4 ms after its fetch went. The broker `closes` connections of some instead of an answer; `anew`:
+    these connect for each fetch.
     """
     end = clock.now + seconds
     asked = [(one, one.follower.request(), clock.now) for one in talks]
+    on_way: dict[int, tuple[float, Forward]] = {}
     while clock.now < end:
         clock.move(0.002)
         for index, (one, request, since) in enumerate(asked):
-            decision = one.link.plan(request, max(clock.now - since, 1e-6) if clock.now > since + 0.002 else 0.0)
+            if index not in on_way:
+                decision = one.link.plan(request, max(clock.now - since, 1e-6) if clock.now > since + 0.002 else 0.0)
+                if isinstance(decision, Forward):
+                    on_way[index] = clock.now + 0.004, decision
+                    continue
+            elif on_way[index][0] > clock.now:
+                continue
+            else:
+                _, decision = on_way.pop(index)
             if isinstance(decision, Hold):
                 continue
             if isinstance(decision, Forward) and one not in closes:
@@ -173,6 +183,7 @@ def test_all_strangers_keep_no_more_partitions_than_one_broker(
         talk(side, clock, replica, is_stranger=False).exchange()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("closes", [False, True])
 def test_claimants_whom_the_broker_refuses_leave_a_follower_its_rate(*, closes: bool) -> None:
     """Each claims an id of its own. Who never got bytes was always next, and the follower had nothing."""
@@ -182,8 +193,8 @@ def test_claimants_whom_the_broker_refuses_leave_a_follower_its_rate(*, closes: 
     claimants = [talk(side, clock, replica, is_stranger=False) for replica in range(10, 16)]
     for one in claimants:
         one.leader = Leader({key: Log([], error_code=29) for key in one.leader.logs})
-    served = _serve(clock, [broker, *claimants], 2.0, closes=claimants if closes else ())
-    assert served[0] >= 1.8 * MB
+    served = _serve(clock, [broker, *claimants], 3.0, closes=claimants if closes else ())
+    assert served[0] >= (0.9 if closes else 0.95) * 3.0 * MB
 
 
 def test_link_that_is_refused_is_a_stranger_until_it_is_answered_again() -> None:
@@ -213,9 +224,9 @@ def test_follower_that_connects_for_each_fetch_has_turns_beside_another() -> Non
     clock = MovedClock()
     side = throttle(clock)
     usual, anew = (talk(side, clock, replica, is_stranger=False) for replica in (2, 3))
-    served = _serve(clock, [usual, anew], 3.0, anew=[anew])
-    assert served[1] >= 0.5 * MB
-    assert sum(served) >= 2.5 * MB
+    served = _serve(clock, [usual, anew], 1.0, anew=[anew])
+    assert served[1] >= 0.2 * MB
+    assert sum(served) >= 0.8 * MB
 
 
 def test_answer_that_never_began_costs_no_budget_where_the_broker_closes() -> None:
