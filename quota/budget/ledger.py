@@ -50,7 +50,7 @@ class StrictLedger:
         self.rate = rate
         self._credit = 0.0  # not full: the first second would show more than the quota
         self._credit_at = clock()
-        self._exempt_owed = 0.0  # bytes, paid before the credit grows
+        self._exempt_owed = 0.0  # bytes, paid before the credit grows above 0
         self._sent: deque[list[float]] = deque()  # [time, bytes, exempt ones of them], oldest first
         self._sent_bytes = 0
         self.sent_exempt = 0  # bytes of them, in the last second
@@ -216,7 +216,9 @@ class StrictLedger:
     def _advance(self, now: float) -> None:
         if self.rate and self._earns:
             earned = (now - self._credit_at) * self.rate
-            paid = min(self._exempt_owed, earned)
+            # A debt of moved bytes is paid first. Else records in sync would keep it for as long as they come, and a
+            # lower rate, which forgives what they owe, would have to pay it.
+            paid = min(self._exempt_owed, max(0.0, self._credit + earned))
             self._exempt_owed -= paid
             self._credit = min(self._credit + earned - paid, max(self._credit, self._most_kept(now)))
         self._credit_at = now

@@ -165,12 +165,14 @@ def _appear(
         return replica
     topic.partitions[partition] = replica
     del link.absent[replica]
-    if leader_epoch != link.sessions.row.leader_epoch(replica.entry) or fetch_offset < replica.fetch_offset:
+    replica.batches.arrived = 0
+    if leader_epoch != link.sessions.row.leader_epoch(replica.entry):
         # the high watermark that was told may belong to an earlier leader epoch
         _go_back(link, replica, fetch_offset)
     if not fetch_offset:
         replica.forget_sync()
-    replica.fetch_offset, replica.max_bytes, replica.batches.arrived = fetch_offset, max_bytes, 0
+    _move(link, replica, fetch_offset, now)
+    replica.max_bytes = max_bytes
     return replica
 
 

@@ -216,6 +216,18 @@ def test_exempt_bytes_owe_a_second_of_a_lowered_quota_at_most() -> None:
     assert ledger.credit() == pytest.approx(-2 * RATE, abs=1)
 
 
+def test_debt_is_paid_while_records_in_sync_take_all_of_the_quota() -> None:
+    """Else they would keep it, and after a change to a lower rate it would be paid at that one."""
+    clock = MovedClock()
+    ledger = full_ledger(clock)
+    settle(ledger, 0, 2 * RATE)
+    for _ in range(300):
+        ledger.charge(3 * RATE // 100)
+        clock.move(0.01)
+    ledger.set_rate(RATE // 50)
+    assert ledger.credit() == pytest.approx(-RATE // 50, abs=1)
+
+
 @pytest.mark.parametrize("times_quota", [10, 50])
 def test_burst_in_sync_leaves_nothing_two_seconds_later(times_quota: int) -> None:
     """A second after the burst has left the window, its room and credit are there again."""

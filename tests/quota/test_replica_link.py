@@ -126,6 +126,17 @@ def test_returning_partition_is_still_known_to_be_behind() -> None:
     assert decision.expected.appended_topics == 1
 
 
+def test_returning_partition_is_behind_by_its_new_offset() -> None:
+    """The follower's own sidecar leaves out what it has no room for: without producers no answer tells its lag anew."""
+    talk = conversation(0, behind=1, in_sync=1)
+    offset = talk.follower.offsets.pop((b"t", 0))
+    talk.link.settle(talk.leader.answer(forward(talk.link, talk.follower.request()).request))
+    talk.follower.offsets[b"t", 0] = offset + 5
+    forward(talk.link, talk.follower.request())
+    rows = {row.partition: row.lag_messages for row in talk.link.throttle.lag.rows()}
+    assert rows == {0: 50 - (offset + 5), 1: 0}
+
+
 def test_granted_partition_is_behind_unthrottled_ones() -> None:
     """Others ride along with no bytes."""
     talk = conversation(5 * MB, behind=2)

@@ -13,6 +13,7 @@ from weir.quota.settings import ThrottleSettings
 from weir.quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 
 NOT_LEADER_OR_FOLLOWER = 6
+MOST_IN_AN_ANSWER = 150_000  # bytes, at 1 MB/s
 
 
 @pytest.mark.parametrize("version", [7, 13])
@@ -37,6 +38,18 @@ def test_a_first_hop_that_gives_up_does_not_end_the_move() -> None:
     made.follower.run(5)
     assert made.follower.errors == [FETCH_SESSION_ID_NOT_FOUND]
     assert sum(size for _, size in made.follower.received) >= 0.9 * 5 * 5 * MB
+
+
+@pytest.mark.parametrize("version", [7, 12])
+def test_both_hops_tell_the_same_lag_of_a_move_without_producers(version: int) -> None:
+    """The second hop sees a partition only now and then, as the first one leaves it out between its grants."""
+    made = cluster(MB, 5 * MB, behind=4, version=version)
+    for _ in range(5):
+        made.follower.run(1)
+        told = [{row[:2]: row.lag_messages for row in throttle.lag.rows()} for throttle in made.throttles]
+        assert told[0].keys() == told[1].keys()
+        # what the last answer brought is told with the next fetch
+        assert max([abs(told[0][one] - told[1][one]) for one in told[0]]) <= MOST_IN_AN_ANSWER // BATCH
 
 
 @pytest.mark.parametrize("partition", [0, 1])
