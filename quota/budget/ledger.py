@@ -6,7 +6,7 @@ quota's rate up to a quarter of a second's worth: it spreads the bytes evenly, a
 
 Bytes that are *held back* were granted, and cannot arrive yet: the relay keeps them for a slow follower, or the answer
 waits at its leader. They take nothing of window and credit. *Exempt* bytes are those of in-sync replicas: no quota can
-stop them, but they count. What they owe is kept apart, as it is a second of quota at most.
+stop them, but they count. What they owe is kept apart, as it is a second of quota at most, and is paid last.
 """
 
 from __future__ import annotations
