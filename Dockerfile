@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The sidecar alone: no PySpark, no matplotlib, no Java, no compiler, no pip. Two images:
 #
 #   docker build --tag weir .                            for listeners; nothing of it needs root

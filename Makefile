@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What a person types here; `make setup` is done by the others where it is not done yet.
 #
 #   make setup   a virtual environment in .venv/, every dependency from the lock, Kafka's jars in .cache/

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kafka's client properties (`--command-config`, `[cluster] properties`), as options of kafka-python's clients.
 
 The names are those of Kafka's own tools: AdminClientConfig, SaslConfigs and SslConfigs. Keys and certificates are PEM

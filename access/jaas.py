@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The value of `sasl.jaas.config`, read as kafka-clients read it (JaasConfig.java, with java.io.StreamTokenizer)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is said where a broker refuses to authenticate a client. A password is never part of it."""
 
 from __future__ import annotations

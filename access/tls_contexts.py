@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one place where TLS contexts are made, so that certificates are judged alike on every Python.
 
 A chain, its dates and its names are always verified. With `strict` certificates also have to have all that RFC 5280

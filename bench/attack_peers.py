@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients that send more than anyone should, for `bench.attacks`. Each attack is a process that prints `ready`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What clients that break the rules cost those that do not: `python -m bench.attacks`.
 
 A well-behaved client asks through a sidecar while others attack: another sidecar on the same machine, or the same one.

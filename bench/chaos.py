@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Faults of every kind on real brokers, and nothing lost: `python -m bench.chaos --minutes 30 --seed 1`.
 
 Three brokers with a sidecar each, ingress and egress. A topic moves from broker to broker for the whole run, under

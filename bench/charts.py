@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The charts of docs/performance.md, from the tables in it: `python -m bench.charts` writes them beside the page."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How well clients are held to limits, on real brokers: `python -m bench.client_limits PART`. A part takes minutes.
 
 - `sink-1`, `source-1`: a confluent-kafka client at each limit, through one sidecar; at least 50 polls and 30 s.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What exporting samples costs, and how long it keeps the event loop: `python -m bench.export`.
 
 - Samples: 4,000 partitions, all with records in every fetch, over two links (Fetch v3), with and without samples being

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How soon a throttle set in Kafka is in force in every sidecar, and what following it costs: `python -m bench.follow`.
 
 Three brokers with a sidecar each. From the moment at which Kafka has accepted a change, GET /v1/throttle of each

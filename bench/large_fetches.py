@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long a fetch of tens of thousands of topics keeps everything else waiting: `python -m bench.large_fetches`.
 
 The sidecar is a process of its own, so that its garbage collector works as it does in service. A made-up follower sends

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hundreds of followers behind one leader's sidecar, in line for one quota: `python -m bench.many_links`.
 
 The sidecar is a process of its own, as are the leader and all followers, which are made up and cost little. Each link

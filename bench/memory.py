@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much memory a sidecar takes: `python -m bench.memory`.
 
 - `come-and-go`: whether it levels out while connections come and go, one after the other, as fast as they are served.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The throttled moves that bench.moves measures, and what each must reach."""
 
 from __future__ import annotations

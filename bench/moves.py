@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Throttled moves between real brokers against their quotas: `python -m bench.moves`.
 
 Received bytes are read from the followers' segment files every 20 ms, bytes on the wire from the sidecars' metrics.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long `weir report html` takes and how large its page is, over made-up tables: `python -m bench.page`.
 
 The picture in docs/reports.md is of `--brokers 4 --partitions 160 --minutes 1440 --keep FOLDER`.

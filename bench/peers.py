@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Followers, leaders and clients that cost next to nothing, so that the sidecar between them is what is measured.
 
 Followers and leaders speak Fetch v3 to v18 as Kafka's do: partitions in their order, at least one whole batch from the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one whole replica fetch of 2,000 partitions costs: `python -m bench.plan`.
 
 Milliseconds of CPU for one Fetch v3, as medians over the repeats, while half of the partitions are throttled: from the

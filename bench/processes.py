@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes that benches start without a cluster: sidecars, peers, and HAProxy to compare with."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The promise in configurations drawn at random: `python -m bench.promise --runs 100000`.
 
 Each run is a model of followers, sidecars and leaders (tests/quota/model), drawn by its seed. Printed are the seeds of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast one sidecar relays: `python -m bench.relay`, or only the `throughput`, `latency` or `counting` of it.
 
 - `throughput`: of one connection, beside a direct one and HAProxy.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a replica fetch costs in sessions: `python -m bench.sessions`.
 
 Milliseconds of CPU for one incremental Fetch v17 at one hop, as medians over the repeats, in sessions of 200, 2,000 and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m bench.shared_link`: a link that a move and clients share, without and with captured connections.
 
 Three hosts with a Kafka broker each. The leader's link has 20 MB/s. Records are produced with acks=all at 5 MB/s, and

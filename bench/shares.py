@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How well sidecars share one rate, in a model with real code and a clock that is moved: `python -m bench.shares`.
 
 Each round trip takes no time. What a sidecar may use it uses, where it has as much to send.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What followers that read slowly leave to others: `python -m bench.slow_ends`.
 
 One leader's sidecar, a process of its own, with a quota of 1 MB/s. Behind it are followers that read as fast as they

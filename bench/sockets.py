@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sockets of peers: a broker's process, a follower's connection, and clients that measure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast the batch job builds tables: `python -m bench.spark_job`.
 
 Partition samples/s end to end at three sizes, and what it keeps in memory. The samples are made up, from a seed: 80 s

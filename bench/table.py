@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The frame of a bench: options, turns of what it compares, tables for people or JSON lines for programs, bounds."""
 
 from __future__ import annotations

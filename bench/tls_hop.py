@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m bench.tls_hop`: a hop with TLS on both ends, by a sidecar alone, with worker processes, and by HAProxy.
 
 One connection, 1 MB answers, all ways in turn, again and again, with small requests beside it. The figures that count

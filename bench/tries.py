@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a neighbour, a browser or a client gone mad can do to a sidecar: `python -m bench.tries`.
 
 Each try is made on a sidecar of its own, which `weir run` starts, with scripted peers on loopback. docs/security.md has

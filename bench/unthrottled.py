@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What sidecars cost replication without a throttle, and what they hold in memory: `python -m bench.unthrottled`.
 
 - Rates: the same amount moves from one broker to another directly, and between two more through both their sidecars, in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sidecar that tells what a turn of its event loop takes; `processes.sidecar` runs it with the weir of any checkout.
 
 At each SIGUSR1 it prints the 99th percentile and the

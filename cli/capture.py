@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir capture show|remove|pause|resume`: the rules of the kernel that lead connections through the sidecar."""
 
 from __future__ import annotations

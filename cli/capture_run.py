@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir run --capture PORT --bootstrap-server HOST:PORT`: a sidecar without a file, beside a broker that runs."""
 
 from __future__ import annotations

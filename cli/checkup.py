@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `weir check --live` and `weir doctor` found, as lines or as JSON."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The connection of a command to a cluster: its options, and what is said where it cannot be had."""
 
 from __future__ import annotations

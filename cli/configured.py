@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands that start from a configuration file. None of the command line's libraries may be imported here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir demo`: three real brokers and their sidecars on this machine."""
 
 from __future__ import annotations

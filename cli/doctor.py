@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir doctor`: what this machine lets a sidecar do, and with a file how it stands in the world."""
 
 from __future__ import annotations

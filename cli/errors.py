@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a command ends when it cannot do what was asked."""
 
 from __future__ import annotations

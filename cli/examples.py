@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Examples of the commands. Each one's help ends with its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sidecars of a whole cluster: found at the hosts of its brokers, or at the addresses of a DNS name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The figures of `weir status --bootstrap-server`: one table of all sidecars, and what a cluster says of its moves."""
 
 from __future__ import annotations

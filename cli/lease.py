@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options of a change over HTTP that ends by itself: for how long, who, and why."""
 
 from __future__ import annotations

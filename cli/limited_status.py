@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of limited clients in `weir status`: who is held to which rate, and for how much of the time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir limits show|set|clear`: the limits of clients on running sidecars, in force at once and without a restart."""
 
 from __future__ import annotations

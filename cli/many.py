@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What commands print of many sidecars: one line for all of them, and rows only for what is unlike the others."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir move`: plans moves of partitions and carries them out, with kafka-reassign-partitions' files and options."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir move execute`: begins a plan, and with --watch or in batches stays until it has ended."""
 
 from __future__ import annotations

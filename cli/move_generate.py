@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir move generate`: proposes a plan and says what it costs."""
 
 from __future__ import annotations

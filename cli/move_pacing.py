@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`--finish-by`, `--auto` and `--between` of `weir move`: how the rate of a move is kept."""
 
 from __future__ import annotations

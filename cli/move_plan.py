@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plan that a command of `weir move` works on: its options, its file, and what is kept beside it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Follows a move on the terminal: one line that is kept up to date, or a line now and then where stdout is none."""
 
 from __future__ import annotations

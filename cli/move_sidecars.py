@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What sidecars tell of a move: how far it is behind, what else passes, and who holds it up."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir move verify|cancel|list`: how far moves are, and their end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `weir status` says of bytes that pass a sidecar without a throttle, beside what is throttled."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options that belong together, as one object: a dataclass with a field for each of them. And what their texts say."""
 
 from __future__ import annotations

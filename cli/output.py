@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables on stdout, and errors of an output that cannot be written."""
 
 from __future__ import annotations

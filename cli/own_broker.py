@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asks a cluster which of its brokers is the one beside this sidecar."""
 
 from __future__ import annotations

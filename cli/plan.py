@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir plan`: how long a move takes under a quota, or which quota moves it in time, by KIP-73's Q&A."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The inputs of `weir plan` that a live cluster tells, for those that no option gives."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The figures of a plan, each with its source; and the sentences that say why a plan is impossible."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The inputs of `weir plan`: options, what the history says, and defaults, each noted as a figure with its source."""
 
 from __future__ import annotations

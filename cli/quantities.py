@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sizes, network speeds and times: parsing what people type, and showing values to them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rates as people type them, to bytes/s."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir report`: builds tables from exported samples, and a page or five answers from the tables."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir run` and `weir check`."""
 
 from __future__ import annotations

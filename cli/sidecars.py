@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests to the admin servers of one or several sidecars."""
 
 from __future__ import annotations

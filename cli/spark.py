@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Spark that a command starts itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir throttle clear --stale`: removes what moves have left behind in Kafka's own configurations."""
 
 from __future__ import annotations

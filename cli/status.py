@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir status`: what sidecars are doing at the moment, and with `--bootstrap-server` a whole cluster's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables that `weir report build` wrote, for commands that read them with DuckDB."""
 
 from __future__ import annotations

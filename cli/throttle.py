@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir throttle show|set|clear`: the throttle of running sidecars, in force at once and without a restart."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `weir status` says of sidecars: their troubles, what is hidden of their throttles, what they have unlike."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir webhook`: gives pods a sidecar when they are created."""
 
 from __future__ import annotations

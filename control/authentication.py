@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ends connections that a broker refuses to authenticate: kafka-python tries them again until its timeout."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads a cluster's topics, moves and configurations, and starts moves, with kafka-python's admin client."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What can go wrong between weir and a cluster."""
 
 from __future__ import annotations

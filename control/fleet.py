@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a cluster says of its throttles and moves, and which throttles were left behind."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gives pods a sidecar when they are created: an admission webhook of Kubernetes, for versions before 1.36.
 
 It allows every pod. A pod that it refused, or a review that it did not answer, could keep a broker from starting. The

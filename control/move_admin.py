@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What only moves ask of a cluster: the throttles of single brokers and topics, and the logs of replicas."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Begins a move: checks the plan against the cluster, sets the throttle, and starts partitions."""
 
 from __future__ import annotations

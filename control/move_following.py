@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Follows a move to its end, beginning further partitions as earlier ones end; and ends or cancels it."""
 
 from __future__ import annotations

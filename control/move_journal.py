@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is kept beside a reassignment file: what its move has set, and the way back. And its lock.
 
 Both are written before anything is changed. So whoever runs `verify` after a kill finds what is to be put back.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps a move's throttle: at the lowest rate that ends it by a deadline, or at what is free of each broker's link."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds out why a move stands still."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The throttle of a move: sets it in the cluster, writes down what it has set, and puts back what stood before."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the cluster says of a plan: where its partitions are, what moves, and how many bytes are still to come."""
 
 from __future__ import annotations

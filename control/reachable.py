@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds out soon why no broker can be reached: Kafka's clients try in silence for half a minute, and name no cause."""
 
 from __future__ import annotations

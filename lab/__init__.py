@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real Kafka clusters on loopback, with a weir sidecar for each broker: for the demo, the tests and the benches.
 
 `make setup` fetches Kafka's jars once (`weir.lab.prepare`). Only `cli` may use the lab, for its demo. Use:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What only a lab does to its cluster: topics come and go, moves are waited for, and Kafka's own throttle is set."""
 
 from __future__ import annotations

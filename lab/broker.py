@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One Kafka broker, or the ZooKeeper that a cluster needs, in a JVM of its own."""
 
 from __future__ import annotations

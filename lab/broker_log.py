@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads brokers' logs. A follower that refuses an answer says so only there, and only at INFO."""
 
 from __future__ import annotations

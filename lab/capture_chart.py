@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Charts of moves over a link that others use too, and of what was done meanwhile."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A chart of received bytes by second against the quota."""
 
 from __future__ import annotations

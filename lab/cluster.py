@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real Kafka clusters on loopback, with a weir sidecar for each broker where wanted."""
 
 from __future__ import annotations

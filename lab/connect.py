@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kafka Connect in standalone mode beside a cluster: a worker with connectors, and their files.
 
     with KraftCluster(brokers=1, routes=Route.INGRESS) as cluster:

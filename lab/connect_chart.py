@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A chart of what two sinks wrote, one of them held to a rate of records."""
 
 from __future__ import annotations

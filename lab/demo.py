@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir demo`: a throttled move between real brokers to watch, and then the same move with Kafka's own throttle."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir demo --capture`: sidecars are put beside brokers that run, throttle a move, are killed and taken out."""
 
 from __future__ import annotations

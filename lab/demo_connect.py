@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir demo --connect`: two sinks of a Kafka Connect worker read the same topic, and one of them is held to a rate."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The end of the demo: the samples that its sidecars exported become a page, by `weir report`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors of the lab, as types. Each has its facts as fields, and one sentence that says what to do."""
 
 from __future__ import annotations

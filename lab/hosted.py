@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real brokers on hosts of their own (lab.hosts), with ordinary listeners, and sidecars that capture connections."""
 
 from __future__ import annotations

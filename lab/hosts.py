@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hosts on one machine: network namespaces that a bridge connects. This process is on the bridge, too.
 
 It needs root and `ip` (iproute2). What a program that was killed has left is removed by the next.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kafka's jars: fetched once with a package client, and checked against a committed list.
 
 `jars-<version>.sha256` lists every jar as `<SHA-256>  <path in Maven's repository layout>`: what to fetch, and what has

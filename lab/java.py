@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds Java, and builds the command lines of Kafka's own classes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Kerberos realm of a lab, with MIT's key distribution centre on loopback (Debian's package krb5-kdc)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the lists of jars of Kafka 4.0 or newer: `python -m weir.lab.manifest 4.5.0 connect-4.5.0`.
 
 Maven resolves what brokers and tools depend on into `jars-4.5.0.sha256`, and what Connect needs beside that into

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The two modes that Kafka runs in, KRaft (3.3 and later) and ZooKeeper (up to 3.9), and the levels of each by name.
 
 One more Kafka is one more row in `_ROWS`, and its lists of jars, which `weir.lab.manifest` writes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ports and addresses of a lab. Everything stays within 127.0.0.0/8, all of which is there on Linux.
 
 How a broker's fetchers are led through its own sidecar: every broker advertises `localhost` and a port of its own.

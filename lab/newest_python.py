@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs unit tests on the newest Python of this machine, beside the one that `make setup` uses: `make unit-newest`.
 
     python -m weir.lab.newest_python --packages | [argument of pytest ...]

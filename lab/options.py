@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a cluster of the lab is made with."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kafka's own ConsumerPerformance, and what it prints."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `make setup` does for the lab: fetches Kafka's jars, and records which classes a broker loads.
 
     python -m weir.lab.prepare

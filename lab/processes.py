@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts the lab's processes, each in a process group of its own with its output in a log file, and ends them all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Puts records into partitions, exact amounts at full speed (`fill`) or a steady stream (`LiveProducer`), and reads
 them back, afterwards (`read_numbers`) or while they come (`LiveConsumer`).
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A move while it runs: a live table in a terminal, elsewhere (a CI log) a line every few seconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ends a lab's processes when the program that started them is gone, however it went (SIGKILL too).
 
 Runs as a process of its own and knows only what it reads from its standard input, one order a line: `group <id>` and

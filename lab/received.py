@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bytes that a follower received, by the sizes of its segment files, which nothing on the way can fake."""
 
 from __future__ import annotations

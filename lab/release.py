@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes what is released, in `dist/`: `python -m weir.lab.release`, or `make release`.
 
 That is the wheel and the sdist, and for the packages of `requirements.lock`, which the sidecar's image has, a bill of

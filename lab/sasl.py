@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SASL between the brokers of a lab: what each mechanism needs of a broker."""
 
 from __future__ import annotations

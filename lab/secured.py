@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A KRaft cluster whose brokers speak TLS, SASL or both with each other, and authorize what they are asked."""
 
 from __future__ import annotations

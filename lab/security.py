@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What brokers of a lab are told so that they speak TLS, SASL or both with each other, and authorize what is asked."""
 
 from __future__ import annotations

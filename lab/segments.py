@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A replica's segment files: where they are, how large, and whether two replicas hold the same bytes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The layout of a lab, and the files that describe it: broker properties, hosts files, sidecars' TOML.
 
 Only text is made here; nothing is written.

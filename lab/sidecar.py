@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One broker's weir sidecar in a process of its own, and its admin HTTP."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What connections tell the lag tracker: who asks for which partitions, and what the answers have.
 
 A connection asks for a partition from the first request that has it until one leaves it out, or until the connection is

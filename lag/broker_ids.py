@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tells broker ids from made-up ones, so that whoever makes ids up gets no metric series for them.
 
 A replica fetch only says who its sender claims to be. The cluster's metadata says who has replicas of a topic, so each

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lag of one replica on one topic, by partition."""
 
 from __future__ import annotations

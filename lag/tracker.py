@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replica lag as seen on the wire: in time (KIP-16), and in messages (KIP-73's SumReplicaLag).
 
 A replica is caught up when its fetch offset has reached the high watermark. (KIP-16 compares it with the leader's log

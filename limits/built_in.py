@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The limiters that are always there: KIP-731's two, and the one for bytes from its future work."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which connector and which task a client id belongs to: the names that Kafka's Connect and MirrorMaker 2 give.
 
 Connect (Worker.java) names a task's clients `connector-consumer-<connector>-<task>` (sinks),

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The clients that rules cover, and their groups. Bounded: the client that was not seen for longest goes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What there is to show of a client: its limits, who it is, and who shares them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What clients of one rule share: the limiters, and whose turn it is after a pause."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A limiter behind a guard: what it does wrong costs its own effect, and never a client's traffic."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a hold does to clients: how long a request of each kind waits, what waits behind it, and what becomes of it."""
 
 from __future__ import annotations

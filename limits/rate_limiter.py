@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The interface of a rate limiter, KIP-731's `RateLimiter`: for the built-in ones and for those of others."""
 
 from __future__ import annotations

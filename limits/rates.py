@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What KIP-731's task metrics tell of a client: its record rate, and the part of the time that it was throttled."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `[[limits.client]]` says: which clients a rule names, and what they share."""
 
 from __future__ import annotations

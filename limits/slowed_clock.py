@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A clock that runs slower while only a part of a limit is to be used here."""
 
 from __future__ import annotations

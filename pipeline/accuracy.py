@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How exactly quotas were kept: pure functions from exported lines to `throttle_accuracy` and `throttle_minutes`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The spans in which a replica was behind, from which the tables of moves and of replica lag are made."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rows of replicas that spans are made of: few of all rows, as most replicas are in sync most of the time.
 
 A stretch is SAMPLES samples of one process, an hour as a rule. Of one in which a replica was in sync one row is taken,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The batch job from exported samples to tables, one UTC day at a time. It also runs under spark-submit:
 
     spark-submit --py-files kafka_weir-VERSION-py3-none-any.whl pipeline/build.py \

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was sampled: pure functions from samples and link lines to the tables `coverage` and `absences`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds damaged files by name, after a read has failed: files that break off, or are no gzip.
 
 Spark can skip files that it cannot read, but does not say which, and takes a failing disk for a damaged file. So a day

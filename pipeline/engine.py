@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The DataFrame API that the tables are defined with: PySpark's, or that of `weir.pipeline.duck`.
 
 One definition serves both: `F` and `Window` are DuckDB's within `with on(DUCKDB)`, and Spark's elsewhere.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tables tell a planner: bytes in, their growth, how much is kept, and what past throttles delivered.
 
 Parquet is read with DuckDB (the extra `history`), which needs no Java.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What clients with limits did, by minute and by hour: a pure function from exported lines to a table."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exported lines as a DataFrame, with the reason why each bad one is bad.
 
 The schema is that of `weir.samples.schema`. All kinds of lines are rows of one frame: fields that a kind does not have

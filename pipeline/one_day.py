@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A day's tables from its lines, by either engine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables, opened for SQL queries. Parquet is read with DuckDB (the extra `history`), which needs no Java."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rates by minute and by hour: pure functions from exported lines to tables.
 
 A sample belongs, as a whole, to the windows in which it ended; one that ended at 12:00:00 to those before. The bytes of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads exported lines with Spark: see `weir.pipeline.lines` for what becomes of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A folder of tables, as one run writes it. Others may read and write it at any time.
 
 Each run writes a day into a folder of its own, `date=2026-11-02/<run>/<table>/`, and never changes it afterwards. When

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spark's session, with the settings that the job needs. A setting that the user has made stays as it is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors of Spark's, each told in one sentence."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes tables with Spark into a folder on any Hadoop file system, and copies them from there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables that the batch jobs write as Parquet, one folder each: their names, and their columns as Spark SQL types.
 
 A day's tables are in `date=2026-11-02/<run>/<table>/`; which runs' are to be read is in POINTER, in the day's folder.

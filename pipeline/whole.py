@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples: which are whole, which lines are there twice, and what is quarantined. Pure functions from parsed lines."""
 
 from __future__ import annotations

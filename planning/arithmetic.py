@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long a move takes under a quota, and which quota moves it in time: the arithmetic of KIP-73's Q&A.
 
 Rates are bytes/s, sizes bytes, times seconds. Names are the KIP's: IN is what comes into a broker, T the throttle, N

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which brokers hold a partition, and what a move of partitions changes in that."""
 
 from __future__ import annotations

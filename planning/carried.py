@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a broker's link really carries, learned from a move whose bytes do not arrive as fast as its rates allow.
 
 A link may carry less than was stated: others that no sidecar sees use it too, or the figure is a faster card's. It is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lowest rate that ends a move by a deadline, planned again and again from what really arrives.
 
 Rates are bytes/s, times seconds. One rate is set on all brokers of a move, so the broker with the most to receive or to

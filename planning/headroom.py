@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rates that leave a move as much of each broker's link as nobody else uses, planned again and again.
 
 Rates are bytes/s, times seconds. A link carries so much in each direction. A broker's follower rate takes from what

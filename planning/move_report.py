@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a plan costs: bytes by broker, the part of the partitions that move, and the time under a throttle."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far a move is: the state of each partition, bytes that are left, time that is left, and who holds it up."""
 
 from __future__ import annotations

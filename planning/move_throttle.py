@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kafka's own throttle for a move: what is set for it, and what is put back when it has ended.
 
 Every change leaves alone what others own. Lists of throttled replicas grow and shrink by single entries (APPEND and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Proposes where the replicas of topics should be: rack-aware, balanced, and with the least movement from today's.
 
 What holds of every proposal, the first first:

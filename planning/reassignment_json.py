@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The two JSON formats of kafka-reassign-partitions: topics to move, and a reassignment.
 
 Written text is byte for byte what Kafka's tool writes (ReassignPartitionsCommand.java), so that each tool reads the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a move stands still, which broker holds it up, and why."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes and rates as people read them, in decimal units."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts records by the heads of their batches alone, while the bytes pass. Nothing is decompressed.
 
 Magic 2 (Kafka's DefaultRecordBatch.java) says in its head how many records a batch has. Magic 0 and 1

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors in a peer's bytes.
 
 Each error has its facts as fields; `kind` is its label on `weir_protocol_errors_total`, and `str()` is one sentence.

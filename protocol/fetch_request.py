@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetch requests v0 to v18, from a frame to a message and back, byte for byte.
 
 Partition entries stay packed as they came: a topic of a hundred partitions is one slice, not a hundred objects. The

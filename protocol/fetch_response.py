@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Made-up Fetch responses v0 to v18: entries without records, for partitions that the broker was not asked for."""
 
 from collections.abc import Iterable, Sequence

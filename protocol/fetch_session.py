@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetch sessions (KIP-227, v7+): the state that a follower has of its session, and the state that a leader has.
 
 A sidecar that leaves partitions out cannot let the two share a session, as the follower's has partitions that the

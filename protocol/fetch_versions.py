@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wire layout of each version of Fetch: Kafka's FetchRequest.json and FetchResponse.json as a table.
 
 Each row of FETCH_VERSIONS is the row before it with that version's changes. From v12 on the encoding is flexible:

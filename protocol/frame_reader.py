@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads one frame whose bytes pass in chunks of any size: a structure reads plainly what is there, and waits for more.
 
 Nothing is kept but the few bytes that a chunk's end cuts off from what is wanted in one piece.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The common base of both directions of a connection: bytes pass, and the first ones of a frame are held back.
 
 A frame is a 4-byte size and that many bytes (Kafka's NetworkReceive.java).

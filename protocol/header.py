@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Request headers (Kafka's RequestHeader.json, version 1: a nullable client id after the fixed part).
 
 Fetch v0 to v11 use this header; v12 and later add a tag buffer. The response headers of v0 to v11 are only the

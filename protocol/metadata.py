@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ApiVersions v0 and Metadata, as far as the view of the cluster needs them: v1 to v5, and v10 to v12 with topic ids.
 
 Encoded frames have their size prefix; frames to decode have not. Topic ids are KIP-516's.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts, strings and tag buffers within a whole frame, in Kafka's two encodings.
 
 The classic encoding has int16 lengths, int32 counts and no tag buffers. The compact one (KIP-482) has unsigned varints

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The throttle_time_ms of a Produce response (ProduceResponse.json), which is its last field."""
 
 import struct

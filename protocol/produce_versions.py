@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What each version of Produce has: Kafka's ProduceRequest.json and ProduceResponse.json as a table."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts the records of one Fetch answer or one Produce request while its bytes pass, in chunks of any size.
 
 No record is read, and nothing is kept but a few bytes of the head that a chunk cuts off and two figures for each topic.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Walks over records by their lengths alone.
 
 Magic 0, 1 and 2 begin alike (Kafka's LegacyRecord.java, DefaultRecordBatch.java): an i64 offset, and an i32 size of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a stream of requests tells, in order: what passes, what waits, and what was collected."""
 
 from __future__ import annotations

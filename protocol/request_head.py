@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The first bytes of a request: as many as are needed to know how to treat it.
 
 Two layouts are known beyond the fixed header (strings and tags in front of a field are skipped):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who sent a Fetch or Produce request, and what an answer of weir's own to it has to fit: read from its first bytes."""
 
 import struct

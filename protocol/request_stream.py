@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stream of requests: which pass, which the broker will answer, and which Fetch requests are collected.
 
 Only the first bytes of a request are held back, until it is known what it is; the rest is streamed, however long. A

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The topics array of a Fetch request; the partitions stay packed."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the topics of a Fetch response while their bytes pass.
 
 `ResponseBody` knows the structure of every version, unit by unit and byte by byte: the head of a topic, a partition,

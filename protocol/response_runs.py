@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads runs of topics and partitions of a response without looking at each of them.
 
 Usual partitions have no records, transactions or tags. All of these have one size, so a run of them is compared column

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scans a Fetch response while its bytes pass from socket to socket.
 
 A response may have gigabytes. Only the partition headers are kept (18 bytes each), never a record byte. Topics that the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stream of responses: each is matched with its request, and passed or observed.
 
 Answers of weir's own come between.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long a SASL session may last, as a broker's answer to SaslAuthenticate says (KIP-368).
 
 SaslAuthenticateResponse.json: error_code, error_message, auth_bytes and, from v1 on, session_lifetime_ms. v2 is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Work in steps: long work pauses from time to time, so that other work can be done in between.
 
 Each `yield` of the generator ends a step; the generator returns the result.

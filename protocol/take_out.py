@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Takes records out of a Fetch response as it passes.
 
 A sidecar beside its broker keeps back what nobody was granted: no byte of it leaves the machine. The entry of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Unsigned varints and tag buffers (KIP-482), which Kafka's flexible versions are made of.
 
 Both are read from bytes that may end too early. The offset returned is then beyond the end, and says how many bytes are

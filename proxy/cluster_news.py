@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hands what the cluster says to the throttles of both sides, and finds out where its brokers are.
 
 Fetches that are held are then planned again.

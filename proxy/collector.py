@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When Python looks for reference cycles among all objects: the process stands still meanwhile.
 
 With 50,000 topics on a link that takes half a second. But links make no cycles that outlive them: what a link keeps is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The event loop: which kind runs, how many files it may open, and how busy it is.
 
 A timer tells the share of time that the loop works, and how late it calls back, on asyncio's own loop and on uvloop. It

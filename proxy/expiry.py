@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Leases of changes over HTTP: reads them, and puts the layer below in force when they end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hands a sidecar over to a new process of it: its listeners, its connections, what HTTP has set, and what is owed.
 
 The new process may be another version of weir. The old one starts it, and tells it nothing before it has read its file.

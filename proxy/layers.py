@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The throttle in force, as a pure merge of layers: the file, Kafka's own throttle, and what was set over HTTP.
 
 Entries are settings by path, as `("topics", "orders", "leader.replication.throttled.replicas")`. The highest layer with

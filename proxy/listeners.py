@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sides and the listeners of a sidecar, made as its configuration says."""
 
 from __future__ import annotations

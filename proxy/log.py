@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Structured logs on stderr: one line per event, as `key=value` or JSON. Repeated faults are only counted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Looks names up for an event loop: each question is asked once at a time, in a thread of its own.
 
 asyncio's own way shares a few threads with all else that blocks, such as reading files. While a name server hangs, a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What this machine's links to other brokers have carried: everybody's bytes, also of those who pass no sidecar."""
 
 from __future__ import annotations

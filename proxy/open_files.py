@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of the configuration that more users may read or change than should: keys, passwords, tokens, authorities."""
 
 from __future__ import annotations

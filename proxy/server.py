@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a sidecar as a process: its event loop, its signals, its limits and its exit status."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a sidecar shows over HTTP: whether it is ready, its status, its metrics, and what is wrong with it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One broker's sidecar: its listeners, its throttles and its admin server, in one event loop."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sidecar's own tasks: long loops, during which every connection goes on, waits between them, and their end."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether each route's upstream is there and answers, also while nobody connects through the route.
 
 What is asked is ApiVersions, or a TLS greeting where the listener has TLS.

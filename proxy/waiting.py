@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sidecar that captures and cannot start yet: it stays out of the path, tells what is missing, and looks again.
 
 Its broker works without it meanwhile: in a pod, a native sidecar that ended would keep its broker from starting.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ends a sidecar whose event loop hangs: its supervisor's watchdog and, with capture, a timer of the kernel."""
 
 from __future__ import annotations

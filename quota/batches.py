@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decides how many bytes to ask of a partition, so that whole batches come back and nothing is thrown away.
 
 A broker cuts records at partition_max_bytes, and a follower throws away the tail after the last whole batch. A cap that

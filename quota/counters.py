@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one side counts, for the metrics and between two samples: record bytes and clock seconds."""
 
 from __future__ import annotations

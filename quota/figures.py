@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every figure that somebody chose for a fetch's throttle, with its reason. What follows from another is so defined.
 
 Seconds "of quota" are the bytes that a quota allows in that time. What Kafka's protocol defines is in its own module.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which replicas a quota covers that needs no list of topics: by what the cluster says of them, or by their names."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an operator sets for one side's throttle, and by which names: Kafka's, as KIP-73 gives them, and weir's own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One side's quotas: which replicas each covers, and all that they share."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What all links of one side share: the settings in force, the quotas, what is throttled, and what was counted."""
 
 from __future__ import annotations

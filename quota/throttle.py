@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One side's throttle: on the leader's side for what this broker sends, on the follower's for what it receives."""
 
 from __future__ import annotations

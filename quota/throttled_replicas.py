@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which replicas of one topic are throttled: the values of `leader.` and `follower.replication.throttled.replicas`.
 
 The form is KIP-73's: `*`, or `[partition]:[broker],[partition]:[broker],...`. A blank value means none, as in Kafka's

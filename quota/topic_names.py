@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of topics by topic id. From v13 on a Fetch has ids only, but throttles name topics."""
 
 from __future__ import annotations

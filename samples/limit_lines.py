@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes the lines of limited clients from what was counted of them in an interval."""
 
 from __future__ import annotations

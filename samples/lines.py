@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes the lines of a sample from what a side counted in an interval.
 
 Everything is lazy. With 20,000 partitions a sample takes tens of milliseconds, and the event loop has to run in

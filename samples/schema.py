@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The schema of exported samples, for those who write them and those who read them.
 
 A sidecar takes one sample per interval: a set of JSON lines. Each line is one of the structs here, told apart by

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Headless Chromium, driven by the DevTools protocol over a pipe: it has no port, and ends when the pipe closes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For every test: Hypothesis without its clock, for a busy machine is no fault of the code under test.
 
 Also one name for each module; and, for some tests, Chromium and what is released.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Environments that weir and others are installed into by pip, as people do it."""
 
 from __future__ import annotations

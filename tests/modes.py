@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which modes a test runs in: some always, the others where minutes are there."""
 
 from collections.abc import Callable, Collection

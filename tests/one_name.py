@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """That no file is two modules: a room's folder is also at the top of the checkout, where Python may look."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options of Java for a Spark that lives for one test, or for a few."""
 
 from typing import Final

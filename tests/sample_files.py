@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading exported samples back."""
 
 from __future__ import annotations

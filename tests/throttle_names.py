@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kafka's names of what throttles replication, as users write them."""
 
 LEADER_RATE = "leader.replication.throttled.rate"

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A way round a dead sidecar: every route of its file is relayed as it is, unthrottled, until this is stopped.
 
     python3 way_round.py /etc/weir/weir.toml

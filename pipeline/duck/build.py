@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A build with DuckDB, for clusters that one machine serves: it needs no Java, and no minute to begin."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spark's DataFrame over DuckDB: a query, of which each step makes a longer one."""
 
 from __future__ import annotations

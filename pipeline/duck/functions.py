@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spark's functions as SQL for DuckDB, under Spark's names: those that the tables are made with.
 
 Each means what Spark means by it without ANSI mode: a division by 0 and a failed cast are null, `floor` is a whole

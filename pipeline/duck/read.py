@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads exported lines from folders of this machine into DuckDB, as `weir.pipeline.read` has Spark read them.
 
 Python unpacks the files and looks at the types of a line's fields; DuckDB gets lines that it can read, from a file.

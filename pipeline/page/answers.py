@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The five answers of a report in words: a sentence each, with its figures and the columns that these are from."""
 
 from __future__ import annotations

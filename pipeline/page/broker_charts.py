@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Charts of rates against quotas, one for each broker and side."""
 
 from __future__ import annotations

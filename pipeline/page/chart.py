@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parts that all charts share: a caption, a line that reads out one mark, and marks that can be stepped through.
 
 Each mark has a title. The title is read out on hover, by touch, or with the arrow keys (page.js).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contents of a page, as read from the tables. Times are UTC, rates bytes/s.
 
 A series has a value for each column of the time line; None is a column without samples.

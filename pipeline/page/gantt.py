@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves as a Gantt chart: a row for each replica, a bar for each span in which it was behind."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A heat map of bytes in, for the partitions with the most: the higher the rate, the stronger the colour."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of limited clients: what each may move, what it did, and for how long it waited."""
 
 from __future__ import annotations

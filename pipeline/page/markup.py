@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """HTML and SVG elements. Text stays text: every name and value is escaped when the page is written."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times in the form in which DuckDB is queried: whole microseconds since 1970 (UTC)."""
 
 from __future__ import annotations

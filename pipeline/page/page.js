@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 "use strict";
 // Reads out the marks of charts: under the pointer, at a touch, or with the arrow keys in a chart that has the focus.
 for (const walk of document.querySelectorAll(".walk")) {

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads from the tables what a page shows, with DuckDB. How much that is depends on `top`, not on the tables' size."""
 
 from __future__ import annotations

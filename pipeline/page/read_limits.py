@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limited clients in the range."""
 
 from __future__ import annotations

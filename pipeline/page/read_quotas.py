@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads how exactly quotas were kept in a range."""
 
 from __future__ import annotations

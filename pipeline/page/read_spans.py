@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the tables whose rows are spans of time: moves, replicas out of sync, and brokers that were away."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads from the tables the figures of the five answers."""
 
 from __future__ import annotations

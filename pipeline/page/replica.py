@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A replica as the page names it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two tables: how exactly quotas were kept, and which replicas took the longest to get in sync."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The time line that all charts of a page share: positions of times, marks, and how times are written."""
 
 from __future__ import annotations

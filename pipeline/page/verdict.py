@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a range of the tables says to an operator: the figures of the five answers, as `answers` puts them in words.
 
 Times are UTC, rates bytes/s, and times on the way whole minutes since 1970.

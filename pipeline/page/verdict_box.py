@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The box on top of the page: the five answers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Puts a page together: one HTML document with its style and script inside, which loads nothing else."""
 
 from __future__ import annotations

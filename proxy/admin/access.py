@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who may ask the admin HTTP for what.
 
 - Health and readiness are for everybody: what starts and stops the sidecar asks for them.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bodies of requests: how many bytes of them are kept at a time, and what is JSON. Each is judged before it costs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The exposition of metrics, for Prometheus and OpenMetrics: rendered in slices, once for all who ask meanwhile.
 
 The data path does not use prometheus-client: families are read from plain counters at each scrape. With 20,000

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The other sidecars, asked one by one when somebody looks: a browser on this one's page may not reach them itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who holds up what is behind: a pure judgement of one side's figures, in one sentence for people."""
 
 from __future__ import annotations

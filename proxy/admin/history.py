@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The last ten minutes of each side and of clients' limits, a sample a second, for the page and the status.
 
 A sample reads a few totals that are counted anyway, in some ten microseconds. So samples are taken whether or not

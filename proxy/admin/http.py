@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The admin HTTP server: health, readiness, metrics, the throttle, the status, and a page that shows them to people.
 
 By default it listens on loopback and asks for no token; `weir.proxy.admin.access` says who may ask for what.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The metric families of limited clients: KIP-731's task metrics, by client id."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The metric families of a sidecar, over the plain integers that the data path counts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the sidecars of a cluster open each other: each signs what it asks with the token that all of them have.
 
 A sidecar asks the hosts that the cluster's metadata names, and anybody may listen there. So the token itself is never

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The content of `GET /v1/status`: rates, quotas, links, partitions left out, and lag."""
 
 from __future__ import annotations

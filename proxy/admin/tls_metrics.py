@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The metric families of TLS."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files with tokens: a token alone, or lines of `name: token`, so that the log can name who made a change."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is wrong with a sidecar itself, in sentences for the status and as 0 or 1 for the metrics."""
 
 from __future__ import annotations

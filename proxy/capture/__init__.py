@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Capture: the kernel leads brokers' connections through the sidecar, and no broker is changed for it.
 
 Redirects of nftables stand in the network namespace of the machine (or pod) for as long as this process holds them. The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Puts a sidecar into the connections between brokers, and takes it out of them again."""
 
 from __future__ import annotations

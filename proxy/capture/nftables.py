@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel's packet filter, through libnftables (the library of the `nft` command), and what it leads here.
 
 A table with the flag `owner` belongs to the socket that made it, which is this process's. A command takes 0.1 to 2 ms.

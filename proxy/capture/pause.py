@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a capture is paused: connections pass beside the sidecar until somebody resumes it, or the lease ends."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What capturing needs of the machine, checked before anything is set, and the one privilege that it keeps."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rules of nftables that capture connections between brokers, as text for libnftables.
 
 One table for each sidecar, `weir_<broker id>`, with sets that change while it stands. (A sidecar that takes over from

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a capture that ends TLS can stand in for its broker: where it cannot, replication would end with it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which connections of this network namespace the kernel tracks while connections are captured.
 
 A redirect needs the kernel's connection tracking, which then tracks all connections of the namespace. A table of them

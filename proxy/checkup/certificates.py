@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Certificates: how long they are valid, whether they have the names that brokers look for, and what they lack.
 
 What RFC 5280 asks for and a certificate lacks is taken as Kafka's Java takes it, and refused with `[tls] strict`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a look at something found."""
 
 from __future__ import annotations

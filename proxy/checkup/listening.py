@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether the addresses to listen on are free, or taken by the sidecar itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares a configuration with the cluster and the machine as they are now."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Looks at one address: whether it is reached, what it speaks, which broker it is, and what that broker tells."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What this machine lets a sidecar do: ways of installing it, its user, its descriptors, its files, its clock."""
 
 from __future__ import annotations

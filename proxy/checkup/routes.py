@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is wrong with the routes, by what was seen at their upstreams. Nothing is asked here but for names.
 
 Names are resolved as a broker on this machine does it.

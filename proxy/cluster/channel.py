@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connections on which brokers are asked, the implementation that needs no library, and why a broker did not answer."""
 
 from __future__ import annotations

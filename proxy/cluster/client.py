@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one loop that asks the cluster, and keeps the view of it. Nothing on the data path waits for it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The poll of what throttles need of the cluster, each second: Kafka's own throttle, and reassignments.
 
 Three things are read of Kafka's throttle: the rates of this sidecar's broker, which only that broker tells; what is

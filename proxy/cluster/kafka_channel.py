@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A channel over aiokafka's connections, which `[cluster]` uses.
 
 Import it only where `[cluster]` is configured, as aiokafka costs memory.

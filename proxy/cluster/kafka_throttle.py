@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The requests that are sent as aiokafka's: configurations of brokers and topics, and what is being reassigned.
 
 Import it only where `[cluster]` is configured, as aiokafka costs memory.

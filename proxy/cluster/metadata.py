@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The requests that are sent as Metadata, over a channel."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the polls of the cluster cost, as counters and as metrics."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asks the cluster about replicas that lag: forgets those that no longer follow, and notes which are in sync.
 
 A follower with nothing left to fetch falls silent. On the wire this looks like a broker that hangs or has died; only

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The polls of topics: the names of ids that fetches have, who is in sync, and which replicas are assigned at all.
 
 Nothing on the data path waits for them. Until its name is known an id is throttled as far as any list may cover it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is known of the cluster, who wants to know it, and who takes it. Each answer makes a new view."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a sidecar asks of the cluster, and over which connections: puts the client and its polls together."""
 
 from __future__ import annotations

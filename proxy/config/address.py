@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Addresses and networks as the configuration writes them: `host:port`, an IPv6 host in square brackets."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`[[limits.client]]`: what it may say, and the rules that it makes.
 
 Beside the keys that every entry has, those of its limiters are allowed: each limiter declares its own.

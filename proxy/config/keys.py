@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What TLS each route and the admin HTTP use, with its keys loaded, and how a sidecar connects to Kafka itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The limiters that an entry may name: the built-in ones, and those that reading a file has loaded (`plugins.py`).
 
 Here they are only looked up. So whatever comes over HTTP or from another process has nothing imported or called.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loads the configuration file, and says in one sentence what is wrong with it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loads limiters that are not built in: those that packages announce, and any class by its dotted name.
 
 What it loads runs code that others wrote. So only who reads a file calls it: whoever can write that may run code here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads plain tables (TOML or JSON) into msgspec structs; every error names the path of the field that is wrong.
 
 msgspec converts single values. The tables are walked here, and not by `msgspec.convert` with its hooks: what that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks routes and `[capture]`: what would lead back into this sidecar, clash, or keep brokers from each other."""
 
 from __future__ import annotations

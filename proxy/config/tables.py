@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables of the sidecar's configuration file (TOML), with their defaults and limits."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the `[throttle]` table sets for each side, and what cannot be set together."""
 
 from __future__ import annotations

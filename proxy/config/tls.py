@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables with keys: TLS with followers, with brokers, and between sidecars."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Takes a sample every interval, and hands it to sinks that never make the data path wait.
 
 The counts are cut off in one step. Their lines are made and encoded in slices, between which the event loop runs.

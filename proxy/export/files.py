@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes samples into files for batch jobs: gzipped JSON lines in date= and hour= folders (UTC).
 
 A file that is being written has a name that begins with a dot, which jobs skip. When it is finished, it is synced and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sends samples to a Kafka topic: the same JSON lines as in files, some per message, keyed by the broker's id.
 
 Messages are compressed with zstd. Import it only where `[export.kafka]` is configured, as aiokafka costs memory.

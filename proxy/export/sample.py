@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sample, what takes it, and what is counted of samples."""
 
 from __future__ import annotations

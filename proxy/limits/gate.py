@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Holds the next Fetch, ShareFetch or Produce of a limited client until its pause is over.
 
 A request is never held for so long that its client gives it up, and gives way to others that its client sends behind

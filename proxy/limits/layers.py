@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The limits of clients in force, made of what the file says and what HTTP changed.
 
 Each entry has a path of its client id and its `per`. The layers are merged as those of the throttle are.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The throttle time that a limited producer is told."""
 
 from __future__ import annotations

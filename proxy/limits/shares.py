@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shares the limits of clients that several sidecars see: each has a part of a limit, which follows demand."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What all connections of limited clients share, and the counts that metrics show."""
 
 from __future__ import annotations

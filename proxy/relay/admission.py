@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many connections a sidecar lets in, all together and from one address, and which are closed as nothing comes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Buffers that connections borrow while they have unsent bytes.
 
 An idle connection has no buffer. A peer that reads nothing keeps the buffer that could not be sent to it, so large

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The core of a link: what becomes of its peers' bytes. It reads and sends nothing, and has no loop.
 
 `Connection.receive` takes what the peers have sent, in order. What is to be sent for it stands in `to_upstream` and

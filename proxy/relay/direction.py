@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One direction of a link: a pump whose bytes go to the link's core."""
 
 from __future__ import annotations

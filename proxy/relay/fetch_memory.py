@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bounds the memory that all connections together keep of replicas' fetches, and of the answers that are held whole.
 
 It also bounds how long they keep a request of which only a part has come.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The replica fetches of one connection.
 
 The throttle plans each of them, and this module turns the plan into an outcome.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The beginning of a connection that may have TLS: its first byte, and its handshake, here or in another process."""
 
 from __future__ import annotations

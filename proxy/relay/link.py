@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A link: one client's connection together with its own connection to the broker.
 
 What bytes mean, and what becomes of them, is decided by the link's core, `Connection`, which does no I/O. The link has

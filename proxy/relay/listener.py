@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A port that clients connect to. Each of their connections gets its own connection to the upstream."""
 
 from __future__ import annotations

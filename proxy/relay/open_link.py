@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A link, as all those know it that have to do with one: its directions, and what a side has for all of its links."""
 
 from __future__ import annotations

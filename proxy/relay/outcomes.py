@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What becomes of a request: values, which the link carries out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How answers get to a follower: to a slow one no more is on its way than it takes soon.
 
 Bytes that are on their way may arrive at any time, so the throttle counts all of them. To a follower that has not taken

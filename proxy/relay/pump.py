@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One direction of a link: bytes from one socket to the other, as fast as the slower peer takes them.
 
 A pump reads when its source has bytes and all that it read before is sent. While its target blocks it does not read, so

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who may be a replica: whose fetches are throttled as a broker's, as a stranger's, or pass like a consumer's.
 
 A replica that passed as a consumer would escape the quota, and an address may be new: a pod comes back with another one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What all links of one side share: the throttle, buffers, counters, held fetches, and faults of the throttle."""
 
 from __future__ import annotations

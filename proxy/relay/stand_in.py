@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether an egress can stand in for a peer over TLS. While it cannot, TLS passes as it is: replication goes on."""
 
 from __future__ import annotations

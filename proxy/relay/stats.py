@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the relay counts, as plain integers, which the metrics collector reads at each scrape."""
 
 from collections import Counter

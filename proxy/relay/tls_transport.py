@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A connection with TLS.
 
 OpenSSL reads from the socket itself, so records are decrypted straight into the relay's buffer.

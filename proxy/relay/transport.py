@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the relay needs of a connection, and how one is opened.
 
 Plain TCP is one kind of transport, TLS another. A transport tells readiness, not completion: the relay decides when it

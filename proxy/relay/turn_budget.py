@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Work that can wait, done a little at a time so that other connections do not wait for it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The links that leave unread what their clients sent: nobody would see that such a client has gone.
 
 What becomes of such a client's link:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps this sidecar's shares of rates up to date: tells others their parts where it divides a rate, and answers them.
 
 Others are asked only while somebody wants a part of a shared rate. One that does not answer is waited for by nobody.

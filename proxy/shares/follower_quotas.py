@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The quotas of followers that their leaders keep together: this sidecar has a share of each on its leader's side."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The throttle that Kafka's own configurations ask for, as a layer of this sidecar's throttle.
 
 Tools set and remove these configurations around a move, and some remove them too early. So a list keeps its replicas of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The layers of the `[throttle]` table (what the file says, what HTTP changed), and the table that they make.
 
 There may be thousands of topics. So what HTTP sends is read in slices, between which connections are served.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loads keys and certificates from files, into what Python's TLS takes, and compares the names in certificates.
 
 PEM files are read as they are. A PKCS12 file, such as `keytool` makes, is read by `cryptography`. It is imported only

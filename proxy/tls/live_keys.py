@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keys that are loaded again when their files change, and how a route's connections use them.
 
 Connections that stand are not touched.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How handshakes end: one of a few results for the metric, words for the log, and what is counted."""
 
 from __future__ import annotations

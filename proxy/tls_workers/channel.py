@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The socket between two processes of a sidecar: messages of any size, with descriptors beside them.
 
 The kernel takes no packet above the size of a socket's buffer, so a large message goes in memory that both can map.

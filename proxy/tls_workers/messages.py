@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a sidecar and a worker say to each other, a message a datagram, and what they share in memory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sidecar's workers: started, given connections and keys, and started again where one ends."""
 
 from __future__ import annotations

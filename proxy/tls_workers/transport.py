@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A connection whose TLS a worker has: plaintext over a socketpair, and a second descriptor of the connection itself.
 
 The kernel is asked about the connection by that one, as of TLS in this process: what its peer has not acknowledged, and

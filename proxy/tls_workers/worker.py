@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A worker: `python -m weir.proxy.tls_workers.worker CHANNEL COUNTS`, both descriptors, as `pool` starts it.
 
 It ends with its sidecar, and takes no signals: a supervisor that stops the sidecar tells all of its processes, and

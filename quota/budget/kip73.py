@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `kip73` policy: KIP-73's optimistic quota, as Kafka's ReplicationQuotaManager keeps it.
 
 Bytes are recorded after they have passed. Throttled partitions wait while the measured rate is above the quota, so a

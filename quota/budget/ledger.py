@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `strict` policy's ledger: bytes are reserved before they go, settled afterwards, and an excess is debt.
 
 It promises, at every instant: bytes sent in the last second + bytes reserved and not yet answered <= 1.04 x quota + one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The line of links that want the same budget: urgent ones first, then each broker in turn.
 
 Turns go by bytes and by the broker at the other end (start-time fair queueing), however many connections it has.

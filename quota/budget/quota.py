@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The interface of a quota: one limit on the bytes of a side's replicas.
 
 Bytes may belong to several quotas; a grant has to fit in all of them, and is reserved in all.

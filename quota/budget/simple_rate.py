@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A rate over a window of samples, exactly as Kafka measures `byte-rate` for KIP-73 (SimpleRate.java)."""
 
 from __future__ import annotations

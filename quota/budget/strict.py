@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `strict` policy: bytes are reserved before they go, so a response never outruns the quota."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Carries a plan out. Only here does a fetch reserve bytes, stand in a line, change its sessions and get counted.
 
 Bytes are reserved through accounts that the end of the link closes, so an exception leaves nothing reserved.

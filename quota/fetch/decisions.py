@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a throttle decides about one replica fetch. A decision is a value; the proxy carries it out."""
 
 from __future__ import annotations

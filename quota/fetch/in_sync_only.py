@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One connection's fetches after the throttle failed on it again and again: what is in sync passes, and nothing else.
 
 A bug may neither lift a quota nor break replication. So only offsets count here: it is meant to be too simple to fail.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a replica fetch says: which partitions its follower asks for, from which offset each, and which are gone.
 
 A whole request lists every partition that its follower wants, an incremental one (v7+) only those that changed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The replica fetches of one connection: what each brings in, may have, and has brought back."""
 
 from __future__ import annotations

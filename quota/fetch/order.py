@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The order in which one link's partitions catch up. No broker can choose one.
 
 *Urgent first* feeds partitions below their min ISR first, then those with the fewest bytes to go. The bytes are the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one link keeps from one fetch to the next: of its partitions (which wait, which are absent), and of itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decides which partitions one replica fetch may take along, and what becomes of the others.
 
 Kafka's rule holds on both sides: a partition is left out when it is throttled, not in sync, and the quota is exceeded.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Puts the request for the leader together: a whole one, or in a session what changed there (see `sessions`)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The two fetch sessions of a link (KIP-227): one with its follower, kept as a broker would, and one with its leader.
 
 The follower's session has everything that it asks for. The leader's has what is not throttled, as it came, and what is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Takes in what an answer tells, after it has passed whole: budget, offsets, batch sizes, counts and liveness."""
 
 from __future__ import annotations

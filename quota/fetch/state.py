@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one link knows of each partition that its follower fetches, over one connection and in one leader epoch.
 
 Nothing outlives the connection: an empty entry with a stale high watermark could destroy a replica.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much of a shared rate a member wants, from what it used and whether something waited."""
 
 from __future__ import annotations

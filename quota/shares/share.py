@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One member's part of a rate: what it may use now, and what it gives to others when it divides the rate.
 
 **A part** above rate / N may be used for `lease_seconds`; one below binds for `hold_seconds`, which is longer. The one

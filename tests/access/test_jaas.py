@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The value of sasl.jaas.config, as people write it, beside what Kafka's own parser makes of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is said of a client that a broker refuses."""
 
 from weir.access.refusals import authentication_refused

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The peers of the benches: a broker answers with as much as is asked for, a follower goes through a leader's logs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The frame of the benches: tables, bounds, and turns."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What must hold when a chaos run is over: logs without complaints, replicas that are the same bytes."""
 
 from __future__ import annotations

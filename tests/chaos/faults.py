@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a chaos run does to a cluster, and when: drawn from a seed alone, so that a run can be had again."""
 
 from __future__ import annotations

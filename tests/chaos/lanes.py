@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Carries out the faults of a chaos run: one lane for each sidecar, and one for the brokers, each in order of time.
 
 Faults of different lanes overlap: a sidecar may be stopped while a broker is down. Those of one lane do not.

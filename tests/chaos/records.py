@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The records of a chaos run: what was sent and acknowledged, what was read back, and whether the two agree."""
 
 from __future__ import annotations

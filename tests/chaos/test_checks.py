@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a chaos run takes for the faults' own doing in logs, and what it does not."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The schedule of a chaos run follows from its seed alone, has no long pause, and sets valid throttles only."""
 
 from collections import Counter

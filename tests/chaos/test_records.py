@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The accounts of a chaos run: what is lost, what came twice, late, damaged or from nowhere is each told apart."""
 
 import struct

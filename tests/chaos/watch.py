@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What goes on all the while in a chaos run: moves, and sidecars' rates against their quotas."""
 
 from __future__ import annotations

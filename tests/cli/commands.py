@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands under test: those that fail, files for them, and a stand-in for the sidecars they talk to."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sidecars' admin servers for the commands that talk to them."""
 
 from __future__ import annotations

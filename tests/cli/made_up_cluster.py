@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cluster that answers the commands for many sidecars."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands that ask for a plan, and the answers that they print."""
 
 from __future__ import annotations

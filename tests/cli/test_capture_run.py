@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir run --capture`: what is refused before anything is set."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir check --live` as a command: its lines, its JSON and its exit status."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands with `--bootstrap-server`: a made-up cluster, and stand-ins for its sidecars."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Throttles of many sidecars, and Kafka's own beside them."""
 
 from __future__ import annotations

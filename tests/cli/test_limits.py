@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir limits` against real sidecars."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command line itself: its usage, `run`, `check` and `demo`, and how they end when they cannot."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `weir status` and `weir throttle show` print of tens and hundreds of sidecars."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir move` with options and files that are wrong, and what it prints of a cluster in memory."""
 
 import json

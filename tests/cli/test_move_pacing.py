@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir move` that keeps its rates by what is free of links, is taken up again, and stands still."""
 
 import json

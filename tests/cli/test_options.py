@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Option objects, as typer sees them."""
 
 from dataclasses import MISSING, dataclass

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir capture pause|resume` against a real sidecar, whose packet filter only remembers what it was told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir plan`: the question both ways, the source of every figure, and what would do when it is impossible."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir plan --bootstrap-server`: what a cluster in memory tells, and what goes before it."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir plan --history`: what is taken from the tables, and what is not."""
 
 from __future__ import annotations

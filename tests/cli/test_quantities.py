@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sizes, networks and times as people type them."""
 
 from __future__ import annotations

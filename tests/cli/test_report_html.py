@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir report html`: the file that it writes, and what it says when it cannot."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands that talk to running sidecars: what they send and print, and whom they blame when it fails."""
 
 from __future__ import annotations

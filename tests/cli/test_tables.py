@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables that do not lie in a folder of this machine: read through Hadoop's API, here by its view of file systems."""
 
 from __future__ import annotations

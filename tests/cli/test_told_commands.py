@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands that pages and alerts tell people to type: each is one of weir's, and has the options named."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of foreign clients share: topics, jobs for a client, and what must hold of its outcome."""
 
 from __future__ import annotations

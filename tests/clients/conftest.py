@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One broker with a sidecar before it, and the programs that drive foreign clients, built where their tools are.
 
 `KAFKA=3.9.2 make clients` takes another Kafka than the newest, and Java's client of that version.

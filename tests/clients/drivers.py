@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds and runs the small programs that drive Kafka clients of other languages: `client`, then what it is to do."""
 
 from __future__ import annotations

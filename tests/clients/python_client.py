@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs one of Python's Kafka clients as a job says, and prints what happened as one line of JSON."""
 
 from __future__ import annotations

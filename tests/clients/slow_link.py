@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plain link to a broker over which answers come late: what clients have of Kafka alone, at a rate like a limit's.
 
 `python -m tests.clients.slow_link PORT UPSTREAM SECONDS` runs until it is killed, which breaks all connections.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A link to a broker that tells clients to wait, and sees what they do: who honours `throttle_time_ms`?"""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients that others wrote, with and without a limit: the rate is kept, each record comes once, nothing complains."""
 
 from __future__ import annotations

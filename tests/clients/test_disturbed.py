@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Foreign clients while something changes: a limit in the middle of a pause, and the sidecar's process."""
 
 from __future__ import annotations

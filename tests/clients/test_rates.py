@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the rate of a client is told from when its records came."""
 
 from tests.clients.checks import check_rate

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which clients wait when an answer tells them to (`throttle_time_ms`), for how long, and what they hold back."""
 
 from __future__ import annotations

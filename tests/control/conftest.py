@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file that the tests of moves keep their journal in."""
 
 from pathlib import Path

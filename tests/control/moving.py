@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of moves against a cluster in memory share."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which of Kafka's own throttles were left behind, and which moves cannot end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The admission webhook: what it answers, as Kubernetes asks."""
 
 from __future__ import annotations

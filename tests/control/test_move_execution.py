@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves that begin, against a cluster in memory: what is refused, and what is started."""
 
 import pytest

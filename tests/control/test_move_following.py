@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves that are followed to their end or cancelled, against a cluster in memory."""
 
 from collections.abc import Iterator

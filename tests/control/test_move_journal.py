@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is kept beside a move's plan: where it is, whose it is, and what is done without it."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A move that is kept at what is free of links, taken up again, and watched, against a cluster in memory."""
 
 from collections.abc import Mapping

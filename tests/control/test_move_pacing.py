@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A move that is kept to a deadline, against a cluster in memory."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The throttle of moves against a cluster in memory: what is set, and what is left after any failure."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Why no broker can be reached is told within seconds, by its cause."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Renders deploy/helm/weir with Helm's packages, and applies its policy with Kubernetes' evaluator.
 
 Go fetches and builds them, which takes minutes the first time.

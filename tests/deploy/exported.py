@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every metric family of a sidecar but those of its process, with and without samples."""
 
 from __future__ import annotations

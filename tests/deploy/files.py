@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files of deploy/, and what their queries name."""
 
 from __future__ import annotations

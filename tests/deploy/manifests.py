@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manifests of deploy/kubernetes: rendered as by Kustomize, and checked as an API server checks fields."""
 
 from __future__ import annotations

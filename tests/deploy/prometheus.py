@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real Prometheus on loopback, with the configuration and the rules of deploy/."""
 
 from __future__ import annotations

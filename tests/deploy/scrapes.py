@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What real sidecars said, given to Prometheus' own rule engine as if they had said it for hours."""
 
 from __future__ import annotations

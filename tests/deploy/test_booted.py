@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The units of deploy/systemd under a systemd that has booted, as process 1 of a container with the wheel installed.
 
 The container has this machine's /usr and nothing else of it, so it needs no image: systemd-nspawn (Debian's package

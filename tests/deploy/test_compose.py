@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """deploy/compose: the file reads as it is meant, and every sidecar's file passes `weir check`."""
 
 from __future__ import annotations

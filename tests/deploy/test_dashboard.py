@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The dashboard and the rules, without Prometheus: every metric that they name is one of the sidecar's."""
 
 from __future__ import annotations

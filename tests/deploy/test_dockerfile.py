@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The images: what they are made of, and, where buildah is at hand, that they can be made and run."""
 
 from __future__ import annotations

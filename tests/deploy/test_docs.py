@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pages: links between them lead to a file and a heading that is there."""
 
 from __future__ import annotations

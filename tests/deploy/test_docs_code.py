@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the pages say of the code: keys, metrics, alerts, paths, names and contracts. And how long the pages are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """deploy/helm/weir: what Helm makes of it for each kind of brokers, held against Kubernetes' schemas."""
 
 from __future__ import annotations

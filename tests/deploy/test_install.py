@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every way to install weir, and weir beside others: one name, `weir`, and no file that is somebody else's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """deploy/kubernetes: Kubernetes knows every field of every manifest, and every file of weir passes `weir check`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`.ci/packages` where it cannot install anything: one line, and the run goes on."""
 
 from __future__ import annotations

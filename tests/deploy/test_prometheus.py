@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every query of the dashboard, and every rule, in a real Prometheus that scrapes the sidecars of real brokers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is released: it is installed into an empty folder, and a sidecar runs from there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rules by promtool, Prometheus' own: that it reads them, and what fires when (rules_test.yml)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make setup` where Python is none that will do: one sentence that says what to do, and nothing is left."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sidecar that is killed is told within 30 s, with the intervals of deploy/."""
 
 from __future__ import annotations

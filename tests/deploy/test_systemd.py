@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The units: systemd itself checks them, and says how much a service could do that was taken over."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Made-up peers for tests: clocks that are moved, and leaders, followers and brokers that do as they are told.
 
 `kafka` is how a leader answers a Fetch and how a follower keeps its session: Kafka's rules, for all tests without

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A follower and a leader made of plain data: a throttle between them can be watched event by event.
 
 What the leader answers is Kafka's rule: see tests/fakes/kafka.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The line of links that wait for a throttle's listed replicas' quota."""
 
 from __future__ import annotations

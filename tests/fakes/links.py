@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A link that only remembers what it was told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker that answers ApiVersions and Metadata v10 to v12, made of kafka-python's codec, with faults as told."""
 
 from __future__ import annotations

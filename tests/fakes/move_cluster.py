@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cluster in memory for moves: it keeps replicas, moves and settings, and fails when a test says so."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A certificate authority of a test: keys and certificates in files, made in milliseconds.
 
 They have all that RFC 5280 asks for, so that they are taken strictly.

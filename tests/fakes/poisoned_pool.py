@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pool of buffers that shows who reads what was given back."""
 
 from __future__ import annotations

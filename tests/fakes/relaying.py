@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A relay between a client and a broker that are both scripted by the test, over real sockets on 127.0.0.1."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Servers on 127.0.0.1 that tests write, and their clients. None leaves a connection to the garbage collector."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Followers and leaders that speak in fetch sessions, made of plain data and Kafka's own rules.
 
 `SessionLeader` follows FetchSession.scala and FetchManager (KIP-227), `SessionFollower` FetchSessionHandler.java: both

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A made-up cluster that tells of its brokers, Kafka's throttle and reassignments; made of aiokafka's own codec."""
 
 from __future__ import annotations

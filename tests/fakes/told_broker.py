@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker that tells who it is: ApiVersions, Metadata, DescribeConfigs and DescribeCluster, with faults as told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Links between peers that send mutated frames: the real cores, throttle and limits, without a socket.
 
 What a round does follows from its seed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Peers that break the protocol, break off, or stop: a closed connection at worst, and no one else is disturbed."""
 
 from __future__ import annotations

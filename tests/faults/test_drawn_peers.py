@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real `weir run` between scripted peers: what is drawn from a seed happens, and the quota is kept and used.
 
 A follower counts what arrives. Two happenings meet in each run, as most faults need two. A seed that fails is run again

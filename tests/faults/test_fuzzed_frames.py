@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mutated frames of all that is read, at the cores of links: `make fuzz SECONDS=600 SEED=1`.
 
 Each link ends with an error that is counted, or passes what came; no step takes long, and no bug is met. Half of the

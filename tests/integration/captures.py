@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of captures share: what they need of the machine, and what must hold while brokers are captured."""
 
 from __future__ import annotations

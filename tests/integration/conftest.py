@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The mode in which the tests on real brokers run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A limiter that fails, for a sidecar to disable."""
 
 from __future__ import annotations

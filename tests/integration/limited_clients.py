@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients that limits are for, each in a process of its own (`start`), for tests and the bench of limits.
 
 They print when how many records came or were acknowledged, as JSON: [[monotonic seconds, records], ...].

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Topics of every kind that a log can hold: each codec, transactions, compaction, batches larger than a fetch."""
 
 from __future__ import annotations

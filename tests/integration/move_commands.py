@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir move` as people run it, against a cluster of the lab."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of throttled moves on real brokers share: clusters, throttle tables, moves, and what must hold."""
 
 from __future__ import annotations

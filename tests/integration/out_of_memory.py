@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Has the kernel kill a process for its memory."""
 
 from __future__ import annotations

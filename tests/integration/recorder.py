@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A relay that keeps what passes, so that what sidecars and brokers say on the wire is seen by someone else."""
 
 from __future__ import annotations

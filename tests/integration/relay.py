@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A relay before a broker, for what is to be seen or slowed down on the wire."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir report build` as people start it on a topic, with Spark's connector."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two brokers that speak TLS, SASL or both with each other, with sidecars between them; several test files use them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What sidecars tell of fetch sessions."""
 
 from collections import Counter

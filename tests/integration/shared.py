@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Brokers that several tests share: they are kept from one test to the next as long as their mode is wanted."""
 
 from __future__ import annotations

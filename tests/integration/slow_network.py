@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A relay that makes loopback a network: answers take time, and no more than so many bytes come a second."""
 
 from __future__ import annotations

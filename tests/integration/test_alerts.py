@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every alert on a real cluster: it fires from what real sidecars say in its situation, and is silent from before.
 
 Each test makes a situation, and scrapes both sidecars before and in it. Prometheus' own rule engine is then given

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The leader's quota and the follower's in real moves: each alone, and both at once."""
 
 from collections.abc import Iterator

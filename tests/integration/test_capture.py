@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sidecars that capture the connections of real brokers, each on a host (a network namespace) of its own.
 
 No broker is configured for it. In every test records are produced with acks=all all the while: none may be lost, and no

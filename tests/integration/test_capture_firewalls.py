@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sidecars that capture beside a firewall and many other connections, on real brokers on hosts of their own."""
 
 import socket

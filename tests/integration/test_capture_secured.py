@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sidecars that capture TLS between real brokers that authorize what they are asked, as Strimzi's do.
 
 Each broker is on a host (a network namespace) of its own. None is changed, restarted or given a key for weir: the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sidecar that captures keeps its broker from nothing: it waits beside the path, and can be taken out of it."""
 
 import json

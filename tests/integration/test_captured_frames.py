@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What real brokers and sidecars say on the wire, kept by a third party between the leader's sidecar and its broker."""
 
 from __future__ import annotations

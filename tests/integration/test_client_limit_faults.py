@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What befalls limited clients on a real broker: a sidecar that is killed, limits that change, clients that go."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real clients, and Kafka Connect, held to rates of records through a sidecar."""
 
 from __future__ import annotations

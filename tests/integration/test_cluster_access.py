@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sidecar's own connections to a real broker whose listener wants SASL, or TLS with certificates on both sides."""
 
 from __future__ import annotations

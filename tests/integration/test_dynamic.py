@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The throttle is changed while real brokers move data: what is set counts at once, with no restart."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A throttled move of every kind of log through both hops, at every level from Fetch v3 on.
 
 The levels below are in test_old_versions: their fetches never bring a batch that is larger than what was asked for.

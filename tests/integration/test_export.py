@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples of a throttled move, in files and in a topic: after a clean stop they tell every byte of the move."""
 
 import signal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetch sessions on real brokers: what is lost or changed heals by itself. The steady state: trio/."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A follower's quota that its leaders keep together, and quotas by racks, on real brokers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """In-sync replicas are never throttled (KAFKA-4313), on real brokers with more produced than the quota."""
 
 from contextlib import ExitStack

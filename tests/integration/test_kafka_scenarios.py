@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Kafka's own tests check of throttled replication, with sidecars in place of Kafka's quota.
 
 The newest Fetch version always; v3 and v12, which most other tests here use, where minutes are there.

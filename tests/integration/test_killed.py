@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sidecar or a broker is killed during a throttled move (both hops): nothing is lost, and the move ends."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lag tells each replica that really stopped following, partition by partition, and none that follows elsewhere."""
 
 from __future__ import annotations

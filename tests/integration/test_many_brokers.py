@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ReplicationQuotasTest's eight brokers: six lead and two follow, with a quota on either side and on both."""
 
 from collections.abc import Iterator

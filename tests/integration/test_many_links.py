@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many connections between two brokers share one quota, and its one batch more."""
 
 from time import sleep

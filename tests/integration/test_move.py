@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir move` on three real brokers: plans, throttles that are merged and put back, steps, cancel and list."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir move` on three real brokers: it is killed, its topic goes, the controller fails, and what people give it."""
 
 import json

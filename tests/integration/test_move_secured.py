@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir move` over SASL and TLS (`--command-config`), and between log directories, on real brokers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sidecars forget the lag of replicas that a broker has no more: an emptied broker must not look as if it were down."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Throttled moves by the replica fetchers of Kafka 0.8.2, 0.9 and 0.10.0: Fetch v0, v1 and v2."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plain rebalance: three brokers lead and follow each other, with one throttle on both sides of all."""
 
 from collections.abc import Iterator

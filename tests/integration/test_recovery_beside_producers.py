@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker that comes back soon, under a recovery rate: its leaders wait for it with their high watermarks."""
 
 from time import monotonic, sleep

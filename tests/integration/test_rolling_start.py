@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cluster in use gets sidecars, loses one, has one replaced, and is rid of them, as docs/operations.md tells."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SASL passes: each follower of one leader authenticates by a mechanism of its own, through the sidecars between them.
 
 The brokers authorize what they are asked. Kerberos needs a key distribution centre here, and is left out without.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sidecar that is given a part of a core: it says so before a replica leaves the ISR."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TLS and SASL between brokers that authorize what they are asked, with sidecars between them."""
 
 from __future__ import annotations

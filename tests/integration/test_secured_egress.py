@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A follower's side that ends TLS: its egress has a certificate with the leader's name, which the follower trusts.
 
 The brokers authorize what they are asked, and look for their peers' names in certificates. Only the follower's sidecar

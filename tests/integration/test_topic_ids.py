@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a sidecar learns from the metadata of a real cluster: names of topic ids, and partitions under their min ISR."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sidecars that hand over to new processes of them, beside real brokers whose moves and producers go on."""
 
 import os

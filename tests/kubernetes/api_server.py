@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real Kubernetes API server on loopback, with etcd and the controllers, and `kubectl` and `helm` that talk to it.
 
 `make kubernetes` builds the programs. There is no node and no scheduler: pods are created, and stay pending.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Brokers as their operators and charts make them, as far as a sidecar meets it: pods, or what makes pods."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One API server for all of these tests, and a namespace for each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Releases of the chart on the API server, and the project's own webhook in the place of the one in pods."""
 
 from __future__ import annotations

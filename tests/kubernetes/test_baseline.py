@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`keepBaseline` on a real API server, beside what Pod Security itself refuses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The chart on a real API server: it is taken strictly, goes as it came, and leaves others' objects alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who gets a sidecar on a real API server, by the policy and by the webhook, and that nothing keeps a pod back."""
 
 from __future__ import annotations

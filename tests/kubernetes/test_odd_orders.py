@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an operator may do at three in the morning: running brokers are left alone, and new ones can be created."""
 
 from __future__ import annotations

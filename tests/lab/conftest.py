@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the lab's tests share."""
 
 from pathlib import Path

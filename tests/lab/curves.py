@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Curves of received bytes for tests."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs that use the lab, and the processes they leave behind."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lab on real brokers: both modes, with and without sidecars, faults, and clean ends."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `weir demo --connect` promises, and when it says that a promise is broken."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demo on real brokers: a smaller move, and Ctrl-C in the middle of it."""
 
 import re

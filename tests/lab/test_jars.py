@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 import hashlib
 from collections.abc import Callable
 from pathlib import Path

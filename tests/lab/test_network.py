@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 import socket
 from pathlib import Path
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which Python the unit tests run on again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replica ids that somebody made up have no series; those of brokers have them at once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KIP-16's replica lag as the wire shows it: time not caught up, silence, and the messages behind."""
 
 import tracemalloc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each partition has a lag of its own: what its replica asks for no more lags, whatever else that replica fetches."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the table of lags costs: bounded in memory, and in time for each call, however many topics there are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Made-up limiters and connections for tests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The built-in limiters: the shortest pause that keeps to the limit."""
 
 from __future__ import annotations

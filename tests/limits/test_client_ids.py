@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The names that Kafka Connect and MirrorMaker 2 give their clients."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients, what they share, whose turn it is, and what becomes of them when rules change."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A limiter that does something wrong loses its effect, and stops nobody."""
 
 from __future__ import annotations

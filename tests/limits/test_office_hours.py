@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The limiter of the docs: installed as a package, found by its name, and in force."""
 
 from __future__ import annotations

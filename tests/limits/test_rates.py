@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KIP-731's task metrics."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One Spark session for all tests of the batch jobs, in a time zone that is not theirs."""
 
 from __future__ import annotations

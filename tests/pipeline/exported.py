@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exported samples, made by hand: as the sidecar encodes them, with values that are easy to add up."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A folder of samples, the tables built from it, and the job between them on either engine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job of three tables, for tests of how tables are written, whatever is in them: the real ones take a while.
 
 `python -m tests.pipeline.light report build ...` is weir with that job.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A made-up S3 on loopback: buckets of objects in memory, as much of its protocol as Hadoop's s3a uses.
 
 It takes every key and signature, and knows no versions, rights or uploads in parts.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples of many brokers, drawn from a seed: each tells of all its partitions every 10 s. And what they add up to."""
 
 from __future__ import annotations

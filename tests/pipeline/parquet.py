@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of a made-up past, written as the batch jobs write them: Parquet, in a folder by table."""
 
 from __future__ import annotations

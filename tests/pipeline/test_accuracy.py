@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How exactly quotas were kept, worked out by hand."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of replicas that are left out, as no span is made of them."""
 
 from __future__ import annotations

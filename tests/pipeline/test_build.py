@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The job as a whole: days replaced, runs that are killed or meet another, and input that is not as it should be."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The job as people start it, in processes of its own but for a whole build by weir: by spark-submit, and killed."""
 
 from __future__ import annotations

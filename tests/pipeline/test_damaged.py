@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is said of a file that cannot be read to its end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The job with its input and its tables on HDFS: a name node and a data node of Hadoop's own, on loopback."""
 
 from __future__ import annotations

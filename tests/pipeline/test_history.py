@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a planner is told from the tables, and what it is told when they cannot tell."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What limited clients did, in small frames that were worked out by hand."""
 
 from __future__ import annotations

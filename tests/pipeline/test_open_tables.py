@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which files are read, while jobs write tables."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All tables of random samples, held against plain Python that was written from the documentation.
 
 WEIR_ORACLE_SEEDS=1,2,3 names other worlds than those that always run, the first on Spark too; for a long run there is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rates of small frames, worked out by hand."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading of exported lines: what is bad and why, duplicates, samples that are not whole."""
 
 from __future__ import annotations

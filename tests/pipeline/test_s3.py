@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables on S3: built there from samples that are there, and read there for a page, for answers and for a plan."""
 
 from __future__ import annotations

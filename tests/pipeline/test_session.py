@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which settings a session has, in processes of its own: by weir's way, and by spark-submit."""
 
 from __future__ import annotations

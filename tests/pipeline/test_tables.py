@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The docs tell the columns that the tables have."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KIP-73's arithmetic, with the KIP's own numbers, and what must hold for any others."""
 
 from __future__ import annotations

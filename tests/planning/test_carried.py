@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is learned of a link from what arrives, and what is not."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The controller of `--finish-by`, alone and in simulated moves whose true course is known."""
 
 from __future__ import annotations

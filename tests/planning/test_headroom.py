@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The controller of `--auto`, alone and on a simulated link that it shares with clients."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 import pytest
 
 from tests.throttle_names import FOLLOWER_RATE, LEADER_RATE

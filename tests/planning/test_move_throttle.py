@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is set for a move and put back after it, on settings that others change meanwhile."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves of any number, of several tools at once, in any order: no throttle of theirs is left."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reassignment files as people and tools write them, beside what Kafka's own tool makes of each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who holds a move up that stands still, and why."""
 
 from __future__ import annotations

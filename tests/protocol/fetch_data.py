@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetch responses for tests, written field by field, and what a scanner has to find in them, found the slow way."""
 
 import struct

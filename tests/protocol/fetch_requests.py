@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetch requests of every version for tests, written field by field, with what decoding has to find in them."""
 
 import struct

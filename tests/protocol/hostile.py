@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Frames of every kind that is read, what a hostile peer makes of them, and how much work reading takes.
 
 Work is counted in lines of code that run: it is the same on every machine.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a stream of requests makes of bytes, for tests."""
 
 from collections.abc import Iterable

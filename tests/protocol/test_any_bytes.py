@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever bytes a peer sends, what reads them gives a result or raises a ProtocolError, and nothing else."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records counted by the heads of batches, against kafka-python's own reader of records."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetch v0 to v3 as literal bytes, and round trips."""
 
 import struct

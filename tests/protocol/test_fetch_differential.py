@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Against two codecs that are not ours: aiokafka's, for any values, and what Kafka 3.9's own classes wrote."""
 
 import json

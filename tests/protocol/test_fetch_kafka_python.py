@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Against the codec that kafka-python makes from Kafka's own schemas: v4 to v18, for any values."""
 
 from typing import Any

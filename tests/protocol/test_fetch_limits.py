@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetch requests that list more than is decoded: refused by their counts, before anything is made of them."""
 
 import struct

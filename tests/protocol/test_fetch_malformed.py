@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetch requests whose lengths and counts do not add up: always MalformedFrame, at the field that is wrong."""
 
 import struct

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was made of a request of one version is never written into a frame of another: a broker would misread it."""
 
 import pytest

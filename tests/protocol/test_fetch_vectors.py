@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Kafka 4.4's own classes write of Fetch v4 to v18, as 4.1's did (v0 to v3 are in test_fetch_differential)."""
 
 import base64

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetch requests of every version: the identity, what is altered, and what does not add up."""
 
 import struct

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetch v15 to v18 in the stream of requests: who sent one is known only when the whole of it was stepped through."""
 
 import struct

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stream of requests: what passes, what is expected, what is decoded."""
 
 import struct

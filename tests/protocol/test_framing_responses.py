@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stream of responses: matched with the requests that wait, passed, scanned, and joined by answers of our own."""
 
 import struct

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading costs in proportion to the bytes that came, whatever they announce, and is done in short steps.
 
 Frames that come byte by byte are not read anew for each.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metadata as far as topic ids need it, against the codec that kafka-python makes from Kafka's own schemas."""
 
 from __future__ import annotations

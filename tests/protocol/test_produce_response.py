@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The throttle time of Produce responses, read and written by kafka-python on the other side."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records of whole Fetch answers and Produce requests, made by kafka-python, counted as they pass."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record batches stepped over by their lengths."""
 
 import struct

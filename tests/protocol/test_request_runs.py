@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests of one follower, one after the other: what came before is not read again, and nothing else changes."""
 
 import random

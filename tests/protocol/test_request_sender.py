@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who sent a request, from its first bytes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetch responses scanned as they pass: what goes out and what is seen, for every chunking."""
 
 import struct

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A response that holds more than was asked for is refused by its counts, before any of it is kept."""
 
 import tracemalloc

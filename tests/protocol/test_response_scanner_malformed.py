@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetch responses whose lengths and counts do not add up: one error for all chunkings, and never a byte too many."""
 
 import struct

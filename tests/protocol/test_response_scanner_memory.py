@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a scanner keeps does not grow with the response."""
 
 import struct

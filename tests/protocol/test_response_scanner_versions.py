@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What newer Fetch versions add to responses: compact counts, tags, transactions, and a head that can be replaced."""
 
 import struct

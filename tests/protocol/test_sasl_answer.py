@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lifetime of a SASL session, in answers to SaslAuthenticate of every version."""
 
 from __future__ import annotations

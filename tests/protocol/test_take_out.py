@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records that are taken out of an answer as it passes: what goes out is what a broker without them would have sent."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Frames for tests, written down field by field and apart from the codec under test."""
 
 import struct

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A made-up sidecar behind an admin server, and its client."""
 
 from __future__ import annotations

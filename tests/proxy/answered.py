@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A channel to a broker that always answers the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A capture with a packet filter that only remembers what it was told."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker older than topic ids, made of aiokafka's own codec."""
 
 from __future__ import annotations

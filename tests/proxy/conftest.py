@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hooks and fixtures of the tests of this folder."""
 
 from collections.abc import AsyncIterator

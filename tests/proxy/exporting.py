@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of exported samples share."""
 
 from __future__ import annotations

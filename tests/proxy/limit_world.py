@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A model of limited clients at three brokers with sidecars that share the limits: all of it real but time and sockets.
 
 Clients fetch or produce as fast as they are let; most wait when told. Sidecars reach each other unless cut off.

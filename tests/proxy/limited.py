@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A relay that limits clients, with a clock that tests move, and what clients and brokers say, by kafka-python."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long the event loop was not free for anything else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The admin HTTP API over a real socket: the calls of docs/running.md, their refusals and bounds."""
 
 from __future__ import annotations

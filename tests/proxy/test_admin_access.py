@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who may ask the admin HTTP for what: tokens, names, and how often a token may be guessed."""
 
 from __future__ import annotations

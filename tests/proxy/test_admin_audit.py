@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The log's lines of changes over HTTP: who made which, from where, for how long and why."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bodies of requests to the admin HTTP: none costs more than its size, and all together are bounded."""
 
 from __future__ import annotations

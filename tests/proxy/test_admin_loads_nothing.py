@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever a change over HTTP names, nothing is imported or called for it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a page of another site can send through its visitor's browser: nothing of it changes anything."""
 
 from __future__ import annotations

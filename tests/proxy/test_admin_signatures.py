@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sidecars among themselves: what they send opens one request at one of them, and no token leaves the process."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`[admin.tls]`: certificates in place of tokens, for people, for other sidecars and for the command line."""
 
 from __future__ import annotations

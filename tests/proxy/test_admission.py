@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who is let in: so many connections together and from one address, and none that never sends a request."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever becomes of connections: as many are counted as there are, and none when all are gone."""
 
 from __future__ import annotations

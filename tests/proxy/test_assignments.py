@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asking the cluster by the way whether silent replicas are assigned at all."""
 
 from __future__ import annotations

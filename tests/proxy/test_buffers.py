@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pool of buffers."""
 
 from weir.proxy.relay.buffers import LARGE_BUFFER_SIZE, LEAST_BUFFER_SIZE, SHOWN_BY, SMALL_BUFFER_SIZE, BufferPool

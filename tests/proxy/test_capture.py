@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a capture is in the path, with a packet filter that only remembers what it was told."""
 
 import asyncio

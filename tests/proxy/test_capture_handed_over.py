@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A capture is handed over while connections pass it: hosts on one machine, and brokers that answer questions."""
 
 from __future__ import annotations

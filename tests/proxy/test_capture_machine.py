@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a capture needs of the machine, and what it gives up of it."""
 
 import ctypes

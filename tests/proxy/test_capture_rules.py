@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rules of a capture in the kernel: hosts on one machine, and plain sockets."""
 
 import json

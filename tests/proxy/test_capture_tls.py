@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Captured connections whose TLS is ended here, or passes, and when a capture steps out for it."""
 
 import asyncio

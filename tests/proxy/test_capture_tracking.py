@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose rules need the kernel to track all connections, and when a capture has it track those of brokers alone."""
 
 import asyncio

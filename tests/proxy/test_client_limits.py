@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients are held to their limits on the wire: what waits, for how long, and what never does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ISR poll, against a broker made of aiokafka's own codec."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`[cluster] properties`: Kafka's client properties for a sidecar's own connections."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One client for all that is asked of the cluster: what is asked together, what fails together, and what it costs."""
 
 from __future__ import annotations

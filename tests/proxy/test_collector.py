@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Links that end leave nothing that only Python's collector could find, and all objects are looked at seldom."""
 
 from __future__ import annotations

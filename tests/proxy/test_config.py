@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The configuration file: what is read from it, and how each mistake is named."""
 
 from __future__ import annotations

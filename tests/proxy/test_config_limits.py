@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`[[limits.client]]` in the file: what it makes, and one sentence for what is wrong."""
 
 from __future__ import annotations

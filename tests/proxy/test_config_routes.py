@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Routes, addresses and broker ids of a configuration."""
 
 from __future__ import annotations

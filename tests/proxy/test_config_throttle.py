@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `[throttle]` table beyond Kafka's own settings: standing rates, scoped quotas, and modes, by file and HTTP."""
 
 from __future__ import annotations

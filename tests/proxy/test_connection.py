@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a link's core asks for: byte for byte, without a socket, a loop or a clock."""
 
 from __future__ import annotations

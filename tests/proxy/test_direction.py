@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes of one direction that wait for their turn, with a core of the test's own."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How busy the event loop is: on both loops, by what a timer tells."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Taking samples: their intervals, their whole, and that nothing waits for them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples in files: whole or not there, within the bound, and never in the way of anything."""
 
 from __future__ import annotations

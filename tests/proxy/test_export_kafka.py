@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples for a topic: in order while it takes them, and bounded, counted and never in the way while it does not."""
 
 from __future__ import annotations

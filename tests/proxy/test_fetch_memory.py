@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All fetches that are being received or held share one bound, and half a fetch is not kept for ever."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The other sidecars as one of them sees them: over real sockets, well-behaved or not."""
 
 from __future__ import annotations

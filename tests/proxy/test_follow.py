@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How Kafka's own throttle, reassignments and racks are followed, against a made-up cluster."""
 
 from __future__ import annotations

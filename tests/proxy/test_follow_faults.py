@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Following Kafka's own throttle while the cluster, a part of it, or what it tells is broken."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kafka's own throttle, followed: what is in force of it, also where tools remove it too early."""
 
 from __future__ import annotations

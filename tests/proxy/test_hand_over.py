@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sidecar hands over to a new process of it: connections go on, and what cannot begin changes nothing."""
 
 from __future__ import annotations

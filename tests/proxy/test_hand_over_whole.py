@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is in force goes to the new process whole, whatever its size; and the old one goes on where that one ends."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who holds up what is behind, as a sentence."""
 
 from __future__ import annotations

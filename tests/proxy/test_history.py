@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The last ten minutes that the page shows: rates, and how the lag went."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The merge of the throttle's layers."""
 
 from __future__ import annotations

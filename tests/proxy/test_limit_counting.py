@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A limited client's answers pass as they are, and are counted whole, whatever pieces they come in."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the file and HTTP say of clients' limits together."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the page and the status show of limited clients."""
 
 from __future__ import annotations

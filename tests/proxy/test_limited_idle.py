@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A limit that many share: while most have nothing to fetch the others have all of it, and all stand in one line."""
 
 from __future__ import annotations

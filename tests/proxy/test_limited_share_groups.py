@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The members of share groups (KIP-932) are held to their limits, and acknowledge meanwhile."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Client ids that change on a connection, and limits that change while requests are held: each passes once, in time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A held request gives way to requests of other kinds that its client sends behind it, and the limit is kept."""
 
 from __future__ import annotations

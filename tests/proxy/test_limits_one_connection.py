@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A model of a producer that has all it is let send in flight, with heartbeats on the same connection, as in sarama."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limits, shares, priorities, changes and lost sidecars together, drawn at random: three promises hold in all of them.
 
 No more passes than the limits let through, nobody who has a part waits for ever, and no request waits for so long that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A leader that ends its connection in the middle of an answer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replica fetches are planned, and what is decided is carried out in request order."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients that send more than anyone should: what they cost is bounded, and the others do not wait for them."""
 
 import asyncio

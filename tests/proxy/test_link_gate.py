@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Any request may be held before its first byte passes, and any response may be observed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A link goes on in another process: here at another listener, with descriptors of its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetches that are held: what waits behind them, and when they are planned again."""
 
 import asyncio

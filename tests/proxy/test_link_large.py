@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fetch of many topics is taken in, and its answer settled, a little at a time: other links are served in between."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever happens to a link, it does what its core says, and leaves nothing behind."""
 
 from __future__ import annotations

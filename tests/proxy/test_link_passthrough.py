@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is not a replica's fetch passes byte for byte, both ways."""
 
 import asyncio

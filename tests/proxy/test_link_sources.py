@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fetch of who is no replica passes as it came, and is counted."""
 
 from tests.fakes.clock import MovedClock

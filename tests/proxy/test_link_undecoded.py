@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetches that are not decoded, or break a rule: they pass or end their connection, and the throttle is let go."""
 
 from __future__ import annotations

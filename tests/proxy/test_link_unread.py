@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A client that is gone is seen whatever of it is unread, while its broker does not read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Listeners: where they listen, upstreams that are down, and the orderly end."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Structured logs: the two forms, and repeated faults counted in place of repeated."""
 
 from __future__ import annotations

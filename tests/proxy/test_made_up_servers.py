@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tests write in a broker's place leaves no connection behind."""
 
 import asyncio

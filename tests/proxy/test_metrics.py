@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The metrics: the names of docs/running.md, both formats, and no long hold of the event loop."""
 
 from __future__ import annotations

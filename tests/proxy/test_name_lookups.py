@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names that no server answers for: they keep nothing else waiting, and are asked for once at a time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The interfaces by which other brokers are reached, and what they have carried."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which files of a configuration every user of the machine may read or change."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is on its way to a follower, over real sockets: no more than it takes soon, and told until it has arrived."""
 
 from __future__ import annotations

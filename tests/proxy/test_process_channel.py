@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The channel between two processes of a sidecar: what is sent arrives, of any size."""
 
 from __future__ import annotations

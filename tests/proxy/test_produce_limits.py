@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Producers are held to their limits on the wire: how long each request waits, and what its answer tells."""
 
 from __future__ import annotations

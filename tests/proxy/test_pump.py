@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One direction of a connection pair, with an owner that the test writes."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replicas that the cluster's metadata no longer shows are forgotten, and no others."""
 
 from __future__ import annotations

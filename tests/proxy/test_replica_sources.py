@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose fetches are a replica's: by configured networks, or by what the cluster tells of its brokers."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A held request never outlives its client's SASL session: the broker would close the connection on it."""
 
 from __future__ import annotations

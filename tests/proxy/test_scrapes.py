@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scrapes of the metrics: rendered once for many, written in turns, and bounded for those who read slowly."""
 
 from __future__ import annotations

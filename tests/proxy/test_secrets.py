@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Secrets stay where they are: in no log at any level, no answer, no sentence about a mistake, no list of processes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sidecar as a process: what it says at its start, its signals, and its exit status."""
 
 from __future__ import annotations

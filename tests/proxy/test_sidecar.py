@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One sidecar as a whole, in the test's own event loop: its listeners, admin API, reloads and end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limits of clients in a whole sidecar: off, on at run time for links that are open, reloaded, and in the metrics."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One sidecar as a whole: what it exports and takes samples of, and what it is told of its cluster."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The event loop runs within a long loop."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The throttle table in force: changes by file and HTTP, where each part came from, and refused changes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Learning the names of topic ids, from brokers that answer well."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a sidecar tells of its own troubles, as sentences and as metrics."""
 
 from __future__ import annotations

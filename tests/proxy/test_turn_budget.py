@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Work that can wait is done a little in each turn of the loop, in order."""
 
 import asyncio

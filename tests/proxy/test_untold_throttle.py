@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What holds before the cluster has told what is to be throttled: nothing that is behind passes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Readiness: whether an upstream really answers, in Kafka's protocol or in TLS."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Upstreams are known to be there, or not, also while nobody connects; and routes without a link are known."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir run --wait`: a sidecar that captures starts whatever is missing, says what it is, and takes it up."""
 
 from __future__ import annotations

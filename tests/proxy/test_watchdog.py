@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a sidecar tells its supervisor, and the kernel's timer that ends one that hangs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sidecar's watch of the cluster in a test's hands."""
 
 from __future__ import annotations

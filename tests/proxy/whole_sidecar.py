@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sidecar as a whole in the test's own event loop, and a broker behind it."""
 
 from __future__ import annotations

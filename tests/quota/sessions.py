@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A leader and followers with fetch sessions, and weir between them."""
 
 from dataclasses import dataclass

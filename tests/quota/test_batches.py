@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Caps that end where a batch ends."""
 
 from typing import cast

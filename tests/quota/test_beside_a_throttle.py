@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is told of replicas that catch up unthrottled beside a throttle, and of those that a quota holds to a rate."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """First come, first served, and links that share one quota."""
 
 import pytest

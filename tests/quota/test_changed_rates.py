@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A quota that changes all the time: what went before is paid at the rates that are in force meanwhile."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A move beside unthrottled backlog that fills every answer has what it would have without a quota, up to the quota."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The example of docs/throttle.md: its figures are those of the real classes."""
 
 from __future__ import annotations

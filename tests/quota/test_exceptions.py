@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An exception anywhere in the throttle: nothing passes above the quota for it, replication goes on, and nothing stays
 reserved."""
 

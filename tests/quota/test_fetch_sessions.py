@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Both fetch sessions of a link: steady state, resets from either side, and what the leader is told."""
 
 import struct

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Followers, leaders and operators that do anything at any time: both sessions stay what Kafka's rules ask for."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A follower that forgets thousands of partitions keeps others waiting for a few milliseconds at most."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What quotas owe goes to the ledgers of another process: together both keep to one quota."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What decides about a link on which the throttle failed again and again: in sync passes, behind stays out."""
 
 from __future__ import annotations

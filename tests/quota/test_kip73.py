@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `kip73` policy, with ReplicationQuotaManagerTest's scenarios."""
 
 import math

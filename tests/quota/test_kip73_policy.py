@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `kip73` policy in conversations of many seconds: what Kafka's rule lets through when answers are kept small."""
 
 import pytest

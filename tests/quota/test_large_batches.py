@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batches of unlike sizes: a large one behind small ones has to come, whatever was learned from the small ones."""
 
 import pytest

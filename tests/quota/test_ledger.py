@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sliding ledger: room, credit, debt and refunds, in a clock moved by hand."""
 
 import math

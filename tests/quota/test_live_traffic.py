@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A move beside live traffic on the same link: a record in sync waits behind every answer, so answers are small.
 
 What is granted goes along with a live record: an answer of its own would be one more for records to wait behind.

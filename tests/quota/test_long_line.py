@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a link costs that waits far back in a long line: it is asked for little, and often."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How often one fetch goes from one of our files to another: who reads along has to do so as often."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replicas that had caught up within `replica.lag.time.max.ms`: a leader waits for them with its high watermark."""
 
 import pytest

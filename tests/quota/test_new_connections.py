@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connections that end and come back: a follower's side need not ask again who is behind."""
 
 import struct

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a leader is asked for true offsets and errors, in fetch sessions: not too late, and not sooner than needed."""
 
 import struct

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which partitions are fed first, and what that does for the time until each is in sync."""
 
 from __future__ import annotations

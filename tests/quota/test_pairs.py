@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pairs of what has tests of its own: topics beside backlog, links with unlike lists, kip73 over slow links."""
 
 import pytest

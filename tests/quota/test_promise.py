@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is promised holds in runs drawn at random."""
 
 import pytest

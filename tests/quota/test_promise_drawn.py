@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same runs drawn by hypothesis, which makes one that fails as small as it can."""
 
 from __future__ import annotations

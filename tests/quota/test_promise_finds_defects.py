@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was broken once is put back, a defect at a time: the model has to find each of them."""
 
 from __future__ import annotations

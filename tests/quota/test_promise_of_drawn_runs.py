@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs that were drawn and missed. What was wrong was the throttle, or what the model asked of it."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scenarios with several quotas of a side in which something was broken once, as small as they could be made."""
 
 from tests.quota.model.judge import judge

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is promised holds in whole clusters with slow ends, late leaders and the like, and in what was broken once."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scenarios in which something was broken once, as small as they could be made."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetches of the cluster's metadata log (KRaft): they pass, and are not counted as full fetches."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A whole cluster that is rebalanced, with quotas on both sides of all brokers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a link makes of replica fetches, rule by rule, and what comes of it in a conversation of many seconds."""
 
 import struct

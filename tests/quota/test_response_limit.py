@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KIP-74's cap on one replica fetch, in versions with and without the field."""
 
 from tests.fakes.clock import MovedClock

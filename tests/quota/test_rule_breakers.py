@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Peers that lie, or are broken: what they ask for never lends them budget, nor keeps it from the others."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several quotas on one side: a grant fits in all that its partition belongs to, and none holds up the others."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SimpleRate against Kafka's SimpleRate: its scenarios, its own figures, and a model of it."""
 
 import pytest

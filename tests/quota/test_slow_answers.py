@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Answers that take long, over a slow network or beside much that is not throttled: a share has to be larger there."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A broker that reads slowly for one follower: what is granted there takes nothing from others until it comes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A follower that takes seconds for an answer, beside others: what it does not carry is there for them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quotas that need no list: of what a reassignment adds, of what recovers, and of links and topics by their names."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients that claim to be brokers from addresses that are no broker's: throttled, and no harm to the others."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Links that share one quota with followers that hang, their connections open."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lists of throttled replicas, in KIP-73's form and by Kafka's rules."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A topic is deleted and made anew: its partitions go and come in one fetch, under another id."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is known of topic ids, and which are asked for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The follower's sidecar before the leader's, and what the second makes of what the first leaves out."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Both sides throttled, in fetch sessions: what one hop leaves out, the other must not wait for in vain."""
 
 import struct

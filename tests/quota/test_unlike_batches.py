@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Followers of one leader whose logs have batches of unlike sizes: each has as many bytes, and the quota is used."""
 
 from collections import Counter

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The leader throttles more than the follower: what has quota on both sides now and then still has its turn."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What cannot be told yet, as of topic ids without names: throttled as far as it may be covered."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans for requests of several layouts: what a plan may alter of them, and what it makes up."""
 
 from itertools import permutations

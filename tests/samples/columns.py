@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines of one partition each, put into columns: the other way round than `weir.samples.schema.by_partition`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a side counts in an interval, and the lines made of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The schema of samples: what is written can be read, and the docs tell it."""
 
 from __future__ import annotations

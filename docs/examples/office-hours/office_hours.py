@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A rate limiter of one's own for weir: fewer records a second by day than by night."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Asks this sidecar while the page is visible.
 const SHORTEST_PAUSE = 2000; // ms
 const WORK_PART = 20; // a pause is at least so many times as long as the answers took

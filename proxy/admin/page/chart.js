@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The charts of one side, one for each quota that limits: what passed in each second, and what it allows. Where none
 // limits, one chart of all that passes.
 const CHART_SECONDS = 600;

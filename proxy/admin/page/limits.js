@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is shown of clients with limits by records, and of the last ten minutes of the limits that hold most.
 const limitPlots = new Map(); // by what has the limit
 const KINDS = { sink: "sink task", source: "source task", dlq: "dead letters", mirror: "MirrorMaker 2" };

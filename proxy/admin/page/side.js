@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is shown of one side.
 const SIDES = { leader: "Leader side", follower: "Follower side" };
 const ABOUT = { leader: "what this broker sends", follower: "what this broker receives" };

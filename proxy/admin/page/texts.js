@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 "use strict";
 // How figures are shown, and how elements are made. All is put into the page as text, never as markup: names of topics are
 // hostile.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is shown of the sidecar as a whole, and of the others.
 const MOST_SETTINGS = 200;
 const PASSES = {

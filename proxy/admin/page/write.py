@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Puts the page together: one HTML document with its style and script inside, which may load nothing from elsewhere."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command clients runs one of Go's Kafka clients as a job says, and prints what happened as one line of JSON.
 package main
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Lints a chart and renders it, as `helm lint` and `helm template` do, with Helm's own packages.
 //
 //	go run . CHART NAMESPACE KUBERNETES-MINOR [VALUES...]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A follower's fetch session: FetchSessionHandler.java of Kafka (KIP-227)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a leader answers a Fetch: Kafka's ReplicaManager, FetchManager (KIP-227) and DelayedFetch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A leader's partition as plain data: one offset a batch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetch sessions as a leader keeps them: FetchSession.scala and FetchManager of Kafka (KIP-227)."""
 
 from __future__ import annotations

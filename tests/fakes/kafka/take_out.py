@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a leader's sidecar takes out of an answer: as the scanner does it, without the bytes."""
 
 from __future__ import annotations

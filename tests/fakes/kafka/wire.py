@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests and answers: the real messages, and what each answer's records are."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two brokers that all tests of this folder share: one worker runs them (tests/conftest.py)."""
 
 from __future__ import annotations

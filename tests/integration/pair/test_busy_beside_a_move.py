@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Other traffic between the brokers of a throttled move: backlog without a throttle, live records, bursts in sync."""
 
 from time import sleep

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir status` and `weir throttle` for a whole cluster of real brokers, and throttles that a move left in Kafka."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of the admin server in Chromium while real brokers move data; skipped without Chromium."""
 
 from __future__ import annotations

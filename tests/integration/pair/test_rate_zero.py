@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """At rate 0 nothing moves (real brokers), and yet no follower is kept from what its leader has to say."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KIP-16's expected scenarios on real brokers: how far replicas are behind, by their leader's sidecar."""
 
 import signal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two sidecars in a row that throttle other rates or other topics: each side's quota holds, and nobody is hurt.
 
 What the follower's sidecar leaves out is not in the leader's sidecar's requests, and comes back as if it were new.

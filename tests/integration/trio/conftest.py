@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Three brokers that all tests of this folder share: one worker runs them. Their sidecars follow Kafka's throttles."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir check --live` and `weir doctor` against real brokers: what each misconfiguration is called."""
 
 from __future__ import annotations

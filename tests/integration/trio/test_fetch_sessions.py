@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetch sessions of real brokers stay while a move is throttled."""
 
 import pytest

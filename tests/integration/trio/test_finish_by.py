@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weir move --finish-by` and `--auto` on real brokers, whose sidecars follow Kafka's own throttle."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kafka's own throttle configurations, followed: Kafka's own tools and Cruise Control's calls drive the sidecars."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Standing rates on real brokers: a broker that lost its disk recovers at one rate, a reassignment moves at another."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Kafka's own tests check of throttled replication, in which nothing fails, with sidecars in place of its quota.
 
 The newest Fetch version always; v3 and v12, which most other tests use, where minutes are there.

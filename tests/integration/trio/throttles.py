@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is in force at the sidecars of three brokers that follow Kafka's throttles."""
 
 from __future__ import annotations

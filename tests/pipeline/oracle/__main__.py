@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A long run: python -m tests.pipeline.oracle --first 100 --runs 20."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a job wrote, held against the oracle: in each table the same rows, floats to a part in a thousand million."""
 
 from __future__ import annotations

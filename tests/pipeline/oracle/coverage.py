@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was sampled, who was away, and what was set aside: `coverage`, `absences`, `quarantine`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exported lines as docs/samples.md and docs/reports.md have them: what is bad and why, duplicates, whole samples."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables of rates, and of limited clients, by minute and hour: `partition_rates`, `broker_rates`, `limits`."""
 
 from __future__ import annotations

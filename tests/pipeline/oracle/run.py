@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One random world: built by the job, and held against the oracle."""
 
 from __future__ import annotations

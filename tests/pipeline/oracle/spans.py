@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spans in which replicas were behind: `moves`, `replica_lag`, `behind_minutes`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines that are bad, one for each reason that docs/reports.md names."""
 
 from __future__ import annotations

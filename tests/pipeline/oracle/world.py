@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random samples of three brokers over two hours around midnight, with what makes tables go wrong where it meets.
 
 Sidecars restart, samples are lost, come twice or in part, lines are bad, leaders and quotas change, followers are away,

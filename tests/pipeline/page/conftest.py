@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A made-up past for each test of the page."""
 
 from __future__ import annotations

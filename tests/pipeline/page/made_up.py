@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Made-up tables of one day: a daily rhythm, a move under a quota in its middle, and a broker that comes back."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A made-up day in the tables, small enough to be worked out by hand."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page in Chromium: what is on it, in light and dark, by keyboard and pointer, on a phone; skipped without it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spans that a range cuts: their figures are those of the minutes in it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limited clients on the page."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A page of a range, and two of its parts: their figures add up to those of the whole, wherever it is cut."""
 
 from __future__ import annotations

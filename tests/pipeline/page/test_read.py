@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is read for a page: its range, its columns, and what cannot be read."""
 
 from __future__ import annotations

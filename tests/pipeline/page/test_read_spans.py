@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quotas, moves and replicas out of sync, and how spans are put together again that days have cut."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Short ranges, which are drawn by sample."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times on the line, in zones whose clocks change."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The figures of the five answers, against plain Python over odd worlds, and what is said of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page as text: what it says, what it escapes, and that it fetches nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The verdict in plain Python: minute by minute, from the same rows as the tables have."""
 
 from __future__ import annotations

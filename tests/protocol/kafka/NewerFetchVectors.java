@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 import com.fasterxml.jackson.databind.node.JsonNodeFactory;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.nio.ByteBuffer;

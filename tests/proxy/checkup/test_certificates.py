@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Certificates: days that are left, and names that brokers look for."""
 
 from __future__ import annotations

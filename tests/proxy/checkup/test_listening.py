@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Addresses to listen on: free, taken, not this machine's, or the running sidecar's own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A look at an address: what it is, and what it tells."""
 
 from __future__ import annotations

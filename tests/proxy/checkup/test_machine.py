@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is said of a machine: ways of installing, rules left behind, user, descriptors, clocks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which keys a sidecar that captures could not read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is said of each misconfiguration that only the world shows."""
 
 from __future__ import annotations

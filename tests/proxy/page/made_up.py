@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A made-up sidecar behind a real admin server, in a thread of its own: what its page shows is set by the test."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A page of another origin in Chromium, with all that it may send unasked to a sidecar on loopback."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of the admin server in Chromium, over made-up sidecars; skipped without it."""
 
 from __future__ import annotations

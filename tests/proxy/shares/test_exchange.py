@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sidecars that share a rate over real HTTP, and strangers among them. Only the clock is made up."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Followers' quotas on the leader's side: what is shared with whom, what is wanted, and what is in force."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A client's limit, shared by three sidecars over real HTTP. Only the clock is made up."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A whole sidecar with a quota that it keeps for followers together with others: what is wired to what."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of TLS that run with TLS in the sidecar's own process, and again in two others."""
 
 from __future__ import annotations

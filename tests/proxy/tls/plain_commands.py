@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Certificates made by the very commands that operators use: those of Kafka's documentation, and keytool's alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients and brokers that speak TLS, and the keys of the relay between them."""
 
 from __future__ import annotations

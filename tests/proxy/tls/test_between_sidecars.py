@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TLS between sidecars around plaintext brokers: negotiated by each connection, in either order of a roll-out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every combination of what `[capture]` can say with the tables of TLS: which are refused, and what the others use."""
 
 from __future__ import annotations

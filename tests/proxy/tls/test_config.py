@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables with keys: what each route uses, and the sentences of what cannot be used."""
 
 from __future__ import annotations

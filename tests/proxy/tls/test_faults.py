@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Handshakes that fail: each is closed with a result, and a connection beside it goes on."""
 
 from __future__ import annotations

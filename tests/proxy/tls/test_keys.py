@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files with keys: which can be used, which sentence the others get, and what happens when they change."""
 
 from __future__ import annotations

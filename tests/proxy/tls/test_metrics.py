@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The metrics of TLS: the names of docs/tls.md."""
 
 from __future__ import annotations

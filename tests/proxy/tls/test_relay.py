@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A listener that ends TLS, and that begins it again towards the broker; over real sockets, on both event loops."""
 
 from __future__ import annotations

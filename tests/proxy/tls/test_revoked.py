@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Certificates that a list (CRL) in `ca` revokes, by whole handshakes of OpenSSL."""
 
 from __future__ import annotations

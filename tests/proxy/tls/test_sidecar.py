@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two sidecars as a whole with TLS between them, and one that ends TLS itself, from their configuration files on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An egress that ends TLS in its peer's name: where that is not taken, TLS passes as it is, and replication goes on."""
 
 from __future__ import annotations

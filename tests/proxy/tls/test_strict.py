@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Certificates as plain commands make them: taken on every Python, and with `[tls] strict` refused with a sentence."""
 
 from __future__ import annotations

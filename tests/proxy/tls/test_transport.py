@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the relay is told of a TLS connection, where OpenSSL and the socket do not agree."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Worker processes that do TLS: who dies takes its connections along and nothing else."""
 
 from __future__ import annotations

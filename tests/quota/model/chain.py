@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A follower's connection through sidecars to its leader, and back."""
 
 from __future__ import annotations

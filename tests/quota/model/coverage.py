@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which partitions each quota covers on a link, by the words of the documents and not by the code of the throttle."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run told line by line, and a scenario made smaller while it still fails."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Answers that others fill, drawn at random: beside partitions below their min ISR, or on links that take seconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quotas beside those of the listed replicas, and what the cluster says of partitions, drawn at random."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The world, drawn at random: slow ends, late leaders, whole clusters, rates that never rest."""
 
 from __future__ import annotations

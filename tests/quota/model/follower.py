@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A replica fetcher as AbstractFetcherThread and FetchSessionHandler of Kafka behave."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What happens to a run's cluster while it goes on."""
 
 from __future__ import annotations

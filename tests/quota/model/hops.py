@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sidecars, and followers' connections through them, as proxy/relay/fetches.py and proxy/relay/side.py make them."""
 
 from __future__ import annotations

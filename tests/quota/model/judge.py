@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run with peers that break the rules is compared with the same run without them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A leader in the model's world: its answers come when there is enough, or the time is over."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one side promises about its quotas, and the meter that compares it with what passed.
 
 The two functions at the top are the promise as documented, and the only place where it is written down here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A whole cluster that is rebalanced: every broker leads and follows every other, with the throttle of both sides."""
 
 from __future__ import annotations

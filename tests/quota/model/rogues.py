@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Peers that break the rules: each reaches the sidecar before the leader, and sends what it likes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plays one scenario, and says what did not hold."""
 
 from __future__ import annotations

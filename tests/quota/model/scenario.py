@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an operator may configure and what may happen: a scenario is all that a run depends on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The slowest stretch of a connection: answers take their time on it, and the relay's passage sends them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partitions below their min ISR come first: what passes on their links is theirs, but for what no one starves on."""
 
 from __future__ import annotations

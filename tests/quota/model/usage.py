@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A quota that keeps its bound by sending nothing is no success: who waits for one finds it used."""
 
 from __future__ import annotations

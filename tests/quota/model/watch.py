@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What must hold for followers: nobody starves, no error is hidden, records of in-sync partitions are not delayed."""
 
 from __future__ import annotations

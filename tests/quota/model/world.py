@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One clock and what happens on it, in order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demand of a member, from what it uses and whether something waits."""
 
 from __future__ import annotations

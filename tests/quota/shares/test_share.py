@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parts of a rate: who divides it, what binds whom for how long, and who counts for nothing."""
 
 from __future__ import annotations

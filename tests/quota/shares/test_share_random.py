@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sum of what all may use, whatever happens to messages, members, networks and clocks."""
 
 from __future__ import annotations

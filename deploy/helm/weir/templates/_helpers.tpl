@@ -1,3 +1,4 @@
+{{- /* SPDX-License-Identifier: Apache-2.0 */}}
 {{- define "weir.name" -}}weir-{{ .Values.cluster }}{{- end }}
 
 {{- define "weir.image" -}}

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Applies a MutatingAdmissionPolicy to pods as an API server does, with Kubernetes' own evaluator.
 //
 // It reads {"policy": ..., "pods": [...]} (JSON), and writes the pods as they become.
