@@ -265,11 +265,14 @@ async def test_silent_connections_with_half_a_fetch_evict_no_real_one() -> None:
 async def test_endless_fetches_cost_their_clients_and_not_others() -> None:
     async with relaying() as relay:
         relay.relay.fetch_memory.limit = 200_000
-        clients = []
+        clients, kept = [], 0
         for size in (45_000, 30_000, 40_000):
             client, broker = await relay.connect()
             await client.send(large_fetch(10_000)[:size])
             clients.append((client, broker))
+            if size != 40_000:
+                await relay.until(lambda kept=kept + size: relay.relay.fetch_memory.total == kept)  # type: ignore[misc]
+                kept += size
         oldest, its_broker = clients.pop(0)
         await oldest.expect_end()
         await its_broker.expect_end()
