@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, takewhile
+from itertools import chain, takewhile
 
 from msgspec import Struct
 
 from weir.protocol.steps import PER_STEP, Steps
 from weir.quota.budget.quota import Part, Quota
 from weir.quota.fetch.state import UNKNOWN_OFFSET, Grant, ReplicaPartition
-from weir.quota.figures import FLOOR, HELD_BYTES, MOST_OFFERED, RANK_SECONDS
+from weir.quota.figures import FLOOR, HELD_BYTES, RANK_SECONDS
 from weir.quota.side_state import SideState
 
 
@@ -234,20 +234,32 @@ class Terms(Struct, frozen=True):
     takes_out: bool  # whether records above a grant are taken out of the answer
     wastes_some: bool  # whether a cut batch costs less than an answer with a single one
     has_several_quotas: bool  # whether more than one limits something on the link
+    most_shared: int  # how many partitions may share what is left, if their sizes are not known; 1: none do
+    shares_all: bool  # whether all grants share it: the leader's side divides it, as it has quotas of its own
+    next_batch: int  # as in `Ask`
 
 
-def fill(
-    terms: Terms, queue: GrantQueue, spends: Mapping[Quota, float], soon: Container[Quota] = ()
-) -> tuple[tuple[Grant, ...], dict[Quota, Part]]:
+class Choice(Struct, frozen=True):
+    """The partitions granted, in order, each with its cap in bytes, and what they take of each quota."""
+
+    grants: tuple[Grant, ...] = ()
+    parts: Mapping[Quota, Part] = {}
+    max_bytes: int | None = None  # what all grants together may bring, where each may bring what several share
+
+
+def fill(terms: Terms, queue: GrantQueue, spends: Mapping[Quota, float], soon: Container[Quota] = ()) -> Choice:
     """Grant partitions in the catch-up order for about what `spends` allow, and at least one.
 
-    Never more than one answer may hold: a partition without room in it would look as if it had no data.
+    Never more than one answer may hold: a partition without room in it would look as if it had no data. From the first
+    one on whose size is not known, all share what is left, and the request's max_bytes bounds what they bring.
     """
     grants: list[Grant] = []
     purses = {quota: _Purse(min(spend, terms.max_bytes)) for quota, spend in spends.items()}
     answer = _Purse(float(terms.max_bytes))
     every = [answer, *purses.values()]
     awaited: set[Quota] = set()
+    sharers: list[tuple[ReplicaPartition, list[_Purse]]] = []
+    most = 0  # bytes for all that share
     for replica in queue.in_order(by_turns=terms.by_turns):
         own = [answer, *_purses_of(replica, purses)] if terms.has_several_quotas else every
         if len(own) == 1:
@@ -256,12 +268,18 @@ def fill(
         if not all([purse.is_open for purse in own]):
             continue
         left = min([purse.left for purse in own])
-        takes_out = terms.takes_out and answer.size + left <= HELD_BYTES
-        cap, is_sure = replica.batches.cap_for(
-            left, worth_asking(replica), replica.topic.batches, takes_out=takes_out, wastes_some=terms.wastes_some
-        )
-        if terms.takes_whole:  # a batch larger than the cap would be cut, for ever
-            cap, is_sure = replica.max_bytes, True
+        if sharers:
+            if left < most and not terms.shares_all:  # a quota of its own allows less than what is shared
+                continue
+        else:
+            cap, is_sure = _cap_for(terms, replica, left, answer)
+            can_share = terms.most_shared > 1 and not is_sure and cap <= left and _all_from(own, every)
+        if sharers or can_share:
+            most = max(1, int(min(left, most or left)))
+            sharers.append((replica, own))
+            if len(sharers) >= terms.most_shared:
+                break
+            continue
         if (
             grants
             and (cap > left or not is_sure)
@@ -278,32 +296,43 @@ def fill(
             purse.pay(size, size if size > left else 0)
         if not _any_open(every):
             break
-    return tuple(grants), {quota: Part(purse.size, purse.batch) for quota, purse in purses.items() if purse.size}
+    max_bytes = answer.size + _share(sharers, most, 0 if grants else terms.next_batch) if sharers else None
+    grants += [(replica, min(most, replica.max_bytes)) for replica, _ in sharers]
+    parts = {quota: Part(purse.size, purse.batch) for quota, purse in purses.items() if purse.size}
+    return Choice(tuple(grants), parts, max_bytes)
 
 
-def offer_all(
-    terms: Terms, queue: GrantQueue, spends: Mapping[Quota, float], next_batch: int
-) -> tuple[tuple[Grant, ...], dict[Quota, Part]]:
-    """Grant the first partitions all that the scarcest quota of any of them has; the answer's max_bytes bounds all.
+def _share(sharers: Iterable[tuple[ReplicaPartition, list[_Purse]]], most: int, next_batch: int) -> int:
+    """Pay what those who share may bring from the purses of each: `most`, or their first batch. Returns the bytes."""
+    sums: dict[_Purse, int] = {}
+    for replica, own in sharers:
+        for purse in own:
+            sums[purse] = sums.get(purse, 0) + replica.max_bytes
+    batch = next_batch if next_batch > most else 0
+    for purse, size in sums.items():
+        purse.pay(max(min(most, size), batch), batch)
+    return min(most, max(sums.values()))
 
-    The leader's side has quotas of its own. A single choice made here would leave those of other partitions unused.
+
+def _cap_for(terms: Terms, replica: ReplicaPartition, left: float, answer: _Purse) -> tuple[int, bool]:
+    """Return the cap of a partition's grant for about `left` bytes, and whether it is sure to bring a batch."""
+    if terms.takes_whole:  # a batch larger than the cap would be cut, for ever
+        return replica.max_bytes, True
+    if terms.shares_all:
+        return min(replica.max_bytes, max(1, int(left))), False
+    takes_out = terms.takes_out and answer.size + left <= HELD_BYTES
+    return replica.batches.cap_for(
+        left, worth_asking(replica), replica.topic.batches, takes_out=takes_out, wastes_some=terms.wastes_some
+    )
+
+
+def _all_from(own: list[_Purse], every: list[_Purse]) -> bool:
+    """Whether all grants so far are paid from a partition's `own` purses, each from all of them.
+
+    Else those who share could have what the other grants leave of the answer.
     """
-    payable = (one for one in queue.in_order(by_turns=terms.by_turns) if all([quota in spends for quota in one.quotas]))
-    offered = list(islice(payable, MOST_OFFERED))
-    sums: dict[Quota, int] = {}
-    for one in offered:
-        for quota in one.quotas:
-            sums[quota] = sums.get(quota, 0) + one.max_bytes
-    most = most_offered(terms, sums, spends)
-    first = offered[0].quotas if offered else []
-    sizes = {quota: max(min(most, size), next_batch if quota in first else 0) for quota, size in sums.items()}
-    parts = {quota: Part(size, size if size > most else 0) for quota, size in sizes.items()}
-    return tuple([(one, min(most, one.max_bytes)) for one in offered]), parts
-
-
-def most_offered(terms: Terms, quotas: Iterable[Quota], spends: Mapping[Quota, float]) -> int:
-    """Return how many bytes an answer may bring of partitions that `quotas` cover."""
-    return max(1, int(min([terms.max_bytes, *[spends[quota] for quota in quotas]])))
+    paid = {purse for purse in every if purse.size}
+    return not paid or paid == set(own)
 
 
 def _any_open(purses: list[_Purse]) -> bool:

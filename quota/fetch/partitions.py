@@ -13,7 +13,7 @@ from weir.quota.budget.ledger import LinkAccounts
 from weir.quota.fetch.order import GrantQueue
 from weir.quota.fetch.sessions import FetchSessions
 from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, LeaderEntry, ReplicaPartition, ReplicaTopic
-from weir.quota.figures import LATE_SECONDS, PARTITIONS_PER_STEP
+from weir.quota.figures import LATE_SECONDS, LEAST_SHARED, PARTITIONS_PER_STEP
 from weir.quota.scopes import Ends
 from weir.quota.side_state import SideState
 from weir.quota.topic_names import printed_id
@@ -219,6 +219,7 @@ class LinkState:
         self.crowded_until = -math.inf  # up to this time answers are expected to be full of what is not granted
         self.grants_filled_answer = False
         """Whether grants in front left others no room in the last answer, or may have. Then all else is next."""
+        self.most_shared = LEAST_SHARED  # how many partitions may share what a fetch is granted
         self.answer_seconds = 0.0  # how long the answer to the last grant took (seconds)
         self.pace = math.inf  # bytes/s at which the last answer to a grant came; inf where it came in one piece
         self.distance = LATE_SECONDS

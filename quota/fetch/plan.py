@@ -20,7 +20,7 @@ from msgspec import Struct, field
 
 from weir.protocol.fetch_request import FetchRequest
 from weir.quota.budget.quota import Ask, Offer, Part, Quota
-from weir.quota.fetch.order import Terms, fill, most_offered, offer_all, worth_asking
+from weir.quota.fetch.order import Choice, Terms, fill, worth_asking
 from weir.quota.fetch.partitions import LinkState
 from weir.quota.fetch.state import Grant
 from weir.quota.figures import (
@@ -61,8 +61,6 @@ class FetchView(Struct):
     terms: Terms
     offers: tuple[Offer, ...]
     """One for each quota that limits something on the link; empty where nothing waits for a grant."""
-    is_offered: bool
-    """Whether the leader's side divides what is granted among the partitions; else each grant has its own cap."""
     probe_at: float
     """When the link's next offset probe goes; inf where there is nothing to ask."""
 
@@ -106,9 +104,14 @@ def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: f
     ledgers = [offer.quota.ledger for offer in offers]
     gathered = not is_lent and all([one.credit() > (one.rate or math.inf) * LARGEST_SHARE_SECONDS for one in ledgers])
     wastes_some = gathered or state.answer_seconds > SLOW_SECONDS
-    terms = Terms(takes_whole, max_bytes, by_turns, side.takes_out, wastes_some, len(offers) > 1)
-    # Records in sync would use up some of what is offered, so a link with such records has a cap for each grant.
-    is_offered = ask.is_lent and not is_live and not takes_whole and not side.takes_out
+    # Records in sync would use up some of what is shared, so a link with such records has a cap for each grant.
+    shares_all = is_lent and not (is_live or takes_whole or side.takes_out)
+    # The follower's side alone loses the tail that is cut: it shares only what the leader's side divides.
+    most_shared = state.most_shared if shares_all or (side.takes_out and not (is_live or takes_whole)) else 1
+    takes_out, has_several = side.takes_out, len(offers) > 1
+    terms = Terms(
+        takes_whole, max_bytes, by_turns, takes_out, wastes_some, has_several, most_shared, shares_all, next_batch
+    )
     # Without a high watermark it is not known who is in sync. And who asks for 0 bytes of everything is the
     # follower's own sidecar, with an offset probe.
     probe_at, since = math.inf, state.unanswered_since
@@ -116,7 +119,7 @@ def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: f
         probe_at = now
     elif since is not None:
         probe_at = since + (FREE_PROBE_SECONDS if side.takes_out else PROBE_SECONDS)
-    return FetchView(state, request, held_seconds, now, ask, terms, offers, is_offered, probe_at)
+    return FetchView(state, request, held_seconds, now, ask, terms, offers, probe_at)
 
 
 Claim = tuple[Offer, Part]
@@ -135,15 +138,15 @@ class FetchPlan(Struct, frozen=True):
     max_wait_ms: int = 0
     min_bytes: int | None = None  # None keeps the follower's own
     max_bytes: int | None = None
-    """The most of all grants together, where each has that much; None keeps the follower's own."""
+    """The most of all grants together, where some share it; None keeps the follower's own."""
     until: float = math.inf  # when a held fetch is planned again (clock seconds)
 
 
 def plan(view: FetchView) -> FetchPlan:
     """Decide about a fetch with partitions that wait. Without a commit it has no effect, so it can be tried dry."""
-    grants, parts, claims, ready = _grants(view)
-    if grants:
-        return _granted(view, grants, parts, claims)
+    choice, claims, ready = _choose(view)
+    if choice.grants:
+        return _granted(view, choice, claims)
     if view.probe_at <= view.now:
         is_asked = view.state.sessions.is_asked_for_offsets
         asks_all = view.state.throttle.takes_out or not view.state.partitions.unknown_count or is_asked
@@ -154,8 +157,8 @@ def plan(view: FetchView) -> FetchPlan:
 # Granting
 
 
-def _grants(view: FetchView) -> tuple[tuple[Grant, ...], dict[Quota, Part], tuple[Claim, ...], float]:
-    """Return the grants, what each quota pays for them, the claims to make, and when to try again (clock seconds)."""
+def _choose(view: FetchView) -> tuple[Choice, tuple[Claim, ...], float]:
+    """Return grants and what each quota pays for them, the claims to make, and when to try again (clock seconds)."""
     queue = view.state.partitions.queue
     spends = {offer.quota: offer.spend for offer in view.offers if offer.ready <= view.now}
     first: dict[Quota, Part] = {}
@@ -164,14 +167,11 @@ def _grants(view: FetchView) -> tuple[tuple[Grant, ...], dict[Quota, Part], tupl
     ready = min([offer.ready for offer in view.offers if offer.ready > view.now], default=math.inf)
     soon = {offer.quota for offer in view.offers if view.now < offer.ready <= view.now + CLAIM_SECONDS}
     while spends:
-        if view.is_offered:
-            grants, parts = offer_all(view.terms, queue, spends, view.ask.next_batch)
-        else:
-            grants, parts = fill(view.terms, queue, spends, soon)
-        if not grants:
+        choice = fill(view.terms, queue, spends, soon)
+        if not choice.grants:
             break
         for offer in view.offers:
-            quota, part = offer.quota, parts.get(offer.quota)
+            quota, part = offer.quota, choice.parts.get(offer.quota)
             if part is None:
                 continue
             first.setdefault(quota, part)
@@ -194,34 +194,30 @@ def _grants(view: FetchView) -> tuple[tuple[Grant, ...], dict[Quota, Part], tupl
             ready = min(ready, fits_at)
             break
         else:
-            return grants, parts, tuple(claims), ready
-    return (), {}, tuple(claims), min(ready, view.now + CLAIM_SECONDS) if claims else ready
+            return choice, tuple(claims), ready
+    return Choice(), tuple(claims), min(ready, view.now + CLAIM_SECONDS) if claims else ready
 
 
-def _granted(
-    view: FetchView, grants: tuple[Grant, ...], parts: Mapping[Quota, Part], claims: tuple[Claim, ...]
-) -> FetchPlan:
+def _granted(view: FetchView, choice: Choice, claims: tuple[Claim, ...]) -> FetchPlan:
     wait_left = max(0, view.request.max_wait_ms - round(view.held_seconds * 1000))
-    if view.is_offered:  # whoever was held here for long would else leave the leader's line before its turn
+    if view.terms.shares_all:  # whoever was held here for long would else leave the leader's line before its turn
         wait_left = max(wait_left, min(view.request.max_wait_ms, round(CLAIM_SECONDS * 1000)))
     # A partition without a high watermark may be in sync. Asked for with 0 bytes, its new records would not end the
     # wait at the leader, so there is none.
     if view.state.partitions.unknown_count:
         wait_left = 0
-    min_bytes = _min_bytes(view, grants, parts)
+    min_bytes = _min_bytes(view, choice.grants, choice.parts)
     if min_bytes > _AT_ONCE:
         wait_left = min(wait_left, round(LONGEST_RIDE_SECONDS * 1000))
     return FetchPlan(
         Action.GRANT,
-        grants,
-        parts,
+        choice.grants,
+        choice.parts,
         claims,
         asks_all=_asks_all(view),
         max_wait_ms=wait_left,
         min_bytes=min_bytes,
-        max_bytes=most_offered(view.terms, parts, {one.quota: one.spend for one in view.offers})
-        if view.is_offered
-        else None,
+        max_bytes=choice.max_bytes,
     )
 
 

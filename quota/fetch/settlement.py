@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import dropwhile
 from typing import Final
 
 from weir.lag.broker_ids import STRANGER
@@ -20,6 +21,7 @@ from weir.quota.figures import (
     AT_ONCE_SECONDS,
     BESIDE_OTHERS,
     EXPECTED_SECONDS,
+    LEAST_SHARED,
     PARTITIONS_PER_STEP,
     PASSING_SECONDS,
     SLOW_BROKER_SECONDS,
@@ -39,7 +41,7 @@ class Settlement:
         self._fetch = fetch
         self._head = head
         self._now = state.throttle.clock()
-        self._barren = set[ReplicaPartition]() if fetch.shares_max_bytes else set(fetch.grants)
+        self._barren = set(fetch.grants)
         self._waited = self._throttled = self._unthrottled = self._cut = 0  # bytes
         self._of_waiting: dict[StrictLedger, int] = {}  # the same for each ledger
         self._in_sync: dict[StrictLedger, int] = {}
@@ -154,6 +156,15 @@ class Settlement:
         # Nothing else came: nothing is there, or each partition is asked for less than a batch and only the first came.
         is_alone = fetch.grants_are_first and size == self._throttled > 0
         state.grants_filled_answer = is_alone or 2 * self._throttled >= fetch.max_bytes
+        if fetch.shares_max_bytes:
+            if size:
+                state.most_shared = max(LEAST_SHARED, 2 * (len(fetch.grants) - len(self._barren)))
+            # What stands behind the first one with records had no room, where they filled the answer.
+            behind_first = dropwhile(lambda replica: replica in self._barren, fetch.grants)
+            for replica in behind_first if state.grants_filled_answer else ():
+                if replica in self._barren:
+                    state.partitions.queue.had_no_room(replica)
+            return
         if not size:
             for replica in self._barren:
                 state.partitions.queue.brought_nothing(replica)

@@ -155,7 +155,7 @@ class InFlight:
     max_bytes: int = 0  # of the whole answer
     grants: Mapping[ReplicaPartition, int] = field(default_factory=dict)  # the bytes that each may bring
     grants_are_first: bool = False  # whether the grants stand in front of everything else
-    shares_max_bytes: bool = False  # whether each grant is for all bytes of the answer, which the leader's side divides
+    shares_max_bytes: bool = False  # whether grants share the answer's bytes, so that each may have all of them
     asks_all: bool = False  # whether it has every partition that waits, so that its answer is true for all
     is_lent: bool = False  # whether nothing is set aside for its answer before that begins
     is_passed: bool = False  # whether it was forwarded as it came: nothing of it waited

@@ -11,7 +11,7 @@ from weir.protocol.response_scanner import RecordsSeen, ScannedTopic
 from weir.quota.fetch import intake
 from weir.quota.fetch.decisions import Forward, Hold
 from weir.quota.fetch.link import ReplicaLink
-from weir.quota.figures import ABSENT_SECONDS, MOST_OFFERED
+from weir.quota.figures import ABSENT_SECONDS, LEAST_SHARED
 from weir.quota.scopes import Matching
 from weir.quota.settings import QuotaSettings, SideName, ThrottleSettings
 from weir.quota.throttle import Throttle
@@ -285,4 +285,4 @@ def test_without_live_records_partitions_share_all_there_is(is_live: bool) -> No
     if is_live:
         assert sum(caps) < decision.request.max_bytes
     else:
-        assert caps == [decision.request.max_bytes] * MOST_OFFERED
+        assert caps == [decision.request.max_bytes] * LEAST_SHARED
