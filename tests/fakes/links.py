@@ -36,6 +36,9 @@ class FakeLink:
     def replan(self) -> None:
         """Nothing is held."""
 
+    def look_at_client(self) -> None:
+        """It is there."""
+
     def evict(self, why: Why, kept_bytes: int = 0) -> None:
         """Remember why."""
         self.why = why

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Thousands of small partitions behind, as after a broker's return: the quota is used, however little each one has."""
 
 from __future__ import annotations

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import cast
 
 import pytest
 
@@ -94,7 +95,7 @@ def _serve(
                 one.follower.take(passed(topics), clock.now)
             if one in closes or one in anew:
                 one.link.close(is_over=True)
-                one.link = one.link.throttle.link(one.follower.replica_id)
+                one.link = cast(Throttle, one.link.throttle).link(one.follower.replica_id)
             asked[index] = one, one.follower.request(), clock.now
     return [sum(size for _, size in one.follower.received) for one in talks]
 
