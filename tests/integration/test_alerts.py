@@ -11,6 +11,7 @@ that fails is the test's own.
 
 from __future__ import annotations
 
+import http.client
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -39,6 +40,7 @@ pytestmark = [pytest.mark.integration, needs("promtool")]
 
 LAG_LIMIT_SECONDS = 3  # replica.lag.time.max.ms of brokers and sidecars: nobody has to wait for 30 s
 LIMITED = "connector-consumer-s3-0"
+FAILING = f"{FailingLimiter.__module__}.{FailingLimiter.__qualname__}"
 LEADER = ('broker="1"', 'side="leader"')
 DROPPED, EXPIRY = "weir_samples_dropped_total", "weir_tls_certificate_expiry_seconds"
 TLS_BEGINS = bytes.fromhex("16 0301 0200 01 0001fc 0303")
@@ -116,7 +118,7 @@ class Alerts:
             yield
         finally:
             consumer.close()
-            assert sidecar.http("DELETE", "/v1/limits")[0] == 200
+            assert sidecar.http("DELETE", "/v1/limits?source=http")[0] == 200
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +127,11 @@ def alerts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alerts]:
     with NEWEST.cluster(
         brokers=2,
         sidecars=True,
-        sidecar_tables={"quota": {"replica_lag_time_max_ms": lag}},
+        # over HTTP only limiters that the file names are known
+        sidecar_tables={
+            "quota": {"replica_lag_time_max_ms": lag},
+            "limits": {"client": [{"client_id": "nobody", "rate.limiters": [FAILING]}]},
+        },
         properties={"replica.lag.time.max.ms": lag},
     ) as cluster:
         filled(cluster, "calm", [1, 2], MB, partitions=1)
@@ -221,10 +227,22 @@ def test_client_that_is_held_all_the_time(alerts: Alerts) -> None:
 
 def test_limiter_that_fails(alerts: Alerts) -> None:
     before = alerts.calm()
-    limiter = f"{FailingLimiter.__module__}.{FailingLimiter.__qualname__}"
-    with alerts.consuming("other", "unlisted", **{"rate.limiters": [limiter]}):
+    with alerts.consuming("other", "unlisted", **{"rate.limiters": [FAILING]}):
         after = alerts.said(lambda said: any(values(said, "weir_limiters_disabled_total")), "a disabled limiter")
     alerts.assert_fires(before, after, {("WeirLimiterDisabled", "1"), ("WeirUnlikeSettings", "")})
+
+
+def test_page_of_a_browser_that_asks_for_changes(alerts: Alerts) -> None:
+    before, sidecar = alerts.calm(), alerts.cluster.sidecars[1]
+    connection = http.client.HTTPConnection(sidecar.admin_address, timeout=10)
+    for _ in range(25):
+        connection.request("PATCH", "/v1/throttle", "{}", {"Content-Type": "text/plain"})
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.status == 415
+    connection.close()
+    after = alerts.said(lambda said: sum(values(said, "weir_admin_refused_total")) >= 25, "refused changes")
+    alerts.assert_fires(before, after, {("WeirAdminRefused", "1")})
 
 
 def test_file_that_is_refused(alerts: Alerts) -> None:
