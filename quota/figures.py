@@ -78,3 +78,4 @@ BARREN_BEFORE_FIRST: Final = 2  # grants of growing size that bring nothing befo
 
 # What one step of long work takes, so that others wait for about 2 ms (`PER_STEP` where a step only looks)
 PARTITIONS_PER_STEP: Final = 60  # taken in, each in a new topic; topics settled; topics and partitions freed
+LOOKED_AT_PER_PARTITION: Final = 50  # quotas' patterns that a topic's name is compared with, as long as one takes

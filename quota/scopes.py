@@ -7,7 +7,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import ClassVar, NamedTuple
 
 from weir.lag.broker_ids import NO_BROKER
@@ -39,6 +38,8 @@ class ClusterFacts:
     """The rack of each broker that is known; None where one has no rack."""
     under_min_isr: Mapping[bytes, frozenset[int]] = field(default_factory=dict)
     """The partitions that have fewer replicas in sync than `min.insync.replicas`."""
+    told_lists: frozenset[bytes] | None = None
+    """The topics whose lists of throttled replicas were told; None where lists do not come from elsewhere."""
     asked_at: float = math.inf
     """When the cluster was asked for `adding` (clock seconds)."""
     appeared: dict[tuple[bytes, int], Appeared] = field(default_factory=dict)
@@ -93,12 +94,39 @@ class Scope(ABC):
 
     counts_in_sync: ClassVar[bool]  # whether bytes of replicas in sync count in the quota. They are never held back
 
+    @property
+    def topics(self) -> tuple[str, ...] | None:
+        """Patterns of the topics that have covered replicas, as of a shell (`orders*`); None: topics of any name."""
+        return None
+
+    def is_on(self, ends: Ends, racks: Mapping[int, str | None]) -> bool:
+        """Whether it covers replicas on a link."""
+        return True
+
     @abstractmethod
-    def partitions(self, facts: ClusterFacts, topic: bytes | None, ends: Ends, key: bytes = b"") -> Container[int]:
-        """Return the partitions of a topic that are covered on a link; None is a name not known yet.
+    def partitions(self, facts: ClusterFacts, topic: bytes | None, follower: int, key: bytes) -> Container[int]:
+        """Return the partitions covered of a topic that has covered replicas, on a link that has; None: not named yet.
 
         `key` is the topic as on the wire.
         """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listed(Scope):
+    """The replicas in lists, by topic; `anywhere` are those of all topics. `is_rated`: the lists have a rate."""
+
+    counts_in_sync: ClassVar[bool] = True
+    lists: Mapping[bytes, Partitions] = field(default_factory=dict)
+    anywhere: Partitions = NO_PARTITION
+    is_rated: bool = False
+
+    def partitions(self, facts: ClusterFacts, topic: bytes | None, follower: int, key: bytes) -> Container[int]:
+        told = facts.told_lists
+        if topic is not None and (told is None or topic in told or topic in self.lists):
+            return self.lists.get(topic, NO_PARTITION)
+        if not self.is_rated:
+            return NO_PARTITION
+        return self.anywhere if told is None else EVERY_PARTITION
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +136,9 @@ class Reassigned(Scope):
     counts_in_sync: ClassVar[bool] = False
     spares_under_min_isr: bool = True
 
-    def partitions(self, facts: ClusterFacts, topic: bytes | None, ends: Ends, key: bytes = b"") -> Container[int]:
-        added: Container[int] = facts.perhaps_added(topic, ends.follower)
-        if (appeared := facts.appeared.get((key, ends.follower))) is not None:
+    def partitions(self, facts: ClusterFacts, topic: bytes | None, follower: int, key: bytes) -> Container[int]:
+        added: Container[int] = facts.perhaps_added(topic, follower)
+        if (appeared := facts.appeared.get((key, follower))) is not None:
             added = AnyOf((added, appeared.partitions))
         spared = _spared(self.spares_under_min_isr, facts, topic)
         return AllBut(spared, added) if spared else added
@@ -123,14 +151,14 @@ class Recovering(Scope):
     counts_in_sync: ClassVar[bool] = False
     spares_under_min_isr: bool = True
 
-    def partitions(self, facts: ClusterFacts, topic: bytes | None, ends: Ends, key: bytes = b"") -> Container[int]:
-        excluded = facts.surely_added(topic, ends.follower) | _spared(self.spares_under_min_isr, facts, topic)
+    def partitions(self, facts: ClusterFacts, topic: bytes | None, follower: int, key: bytes) -> Container[int]:
+        excluded = facts.surely_added(topic, follower) | _spared(self.spares_under_min_isr, facts, topic)
         return AllBut(excluded) if excluded else EVERY_PARTITION
 
 
 @dataclass(frozen=True, slots=True)
 class Matching(Scope):
-    """The replicas on links with some brokers, or of some topics (patterns as of a shell: `orders*`); None is any.
+    """The replicas on links with some brokers, or of some topics; None is any.
 
     `racks` are those of the other broker. One whose rack nobody has told counts as being in one of them.
     """
@@ -140,16 +168,12 @@ class Matching(Scope):
     racks: frozenset[str] | None = None
     topics: tuple[str, ...] | None = None
 
-    def partitions(self, facts: ClusterFacts, topic: bytes | None, ends: Ends, key: bytes = b"") -> Container[int]:
+    def is_on(self, ends: Ends, racks: Mapping[int, str | None]) -> bool:
         if self.peers is not None and ends.other not in self.peers and ends.other != NO_BROKER:
-            return NO_PARTITION
-        racks = facts.racks
-        if self.racks is not None and ends.other in racks and racks[ends.other] not in self.racks:
-            return NO_PARTITION
-        if self.topics is not None and topic is not None:
-            name = topic.decode("utf-8", "replace")
-            if not any(fnmatchcase(name, pattern) for pattern in self.topics):
-                return NO_PARTITION
+            return False
+        return self.racks is None or ends.other not in racks or racks[ends.other] in self.racks
+
+    def partitions(self, facts: ClusterFacts, topic: bytes | None, follower: int, key: bytes) -> Container[int]:
         return EVERY_PARTITION
 
 

@@ -85,3 +85,10 @@ class ThrottleSettings:
     def throttles(self) -> bool:
         """Whether any quota is set."""
         return bool(self.quotas) or (self.rate is not None and bool(self.replicas))
+
+    @property
+    def without_rates(self) -> tuple[object, ...]:
+        """All that makes quotas, and says what each covers, but how high rates are."""
+        quotas = [(one.name, one.scope, one.is_observed, one.shared_for) for one in self.quotas]
+        window = self.window_num, self.window_size_seconds
+        return self.rate is None, self.replicas, quotas, self.is_observed, self.policy, window

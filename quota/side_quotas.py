@@ -5,37 +5,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping
-from typing import cast
+from typing import Protocol
 
+from weir.lag.broker_ids import MOST_IDS
 from weir.quota.budget.kip73 import Kip73Quota
 from weir.quota.budget.ledger import StrictLedger
 from weir.quota.budget.queue import BudgetQueue
-from weir.quota.budget.quota import Coverage, Quota, TopicCoverage
+from weir.quota.budget.quota import Quota, TopicCoverage
 from weir.quota.budget.simple_rate import SimpleRate
 from weir.quota.budget.strict import StrictQuota
-from weir.quota.figures import MOST_PARTITIONS
-from weir.quota.scopes import Appeared, ClusterFacts, Ends, Matching, Reassigned, Recovering
+from weir.quota.figures import LOOKED_AT_PER_PARTITION, MOST_PARTITIONS
+from weir.quota.scopes import Appeared, ClusterFacts, Ends, Listed, Matching, Reassigned, Recovering, Scope
 from weir.quota.settings import LEAST_SHARE, UNTOLD, Clock, QuotaSettings, ThrottleSettings
 from weir.quota.throttled_replicas import CLUSTER_METADATA_TOPIC, EVERY_PARTITION, NO_PARTITION, AnyOf, Partitions
 from weir.quota.topic_names import METADATA_LOG, TopicNames
+from weir.quota.topic_patterns import TopicPatterns
 
 CONFIGURED = "configured"  # the name of the quota of the listed replicas
 
 
-class _CoveredTopics:
-    """The topics that have partitions in any quota on a link, by name or by id."""
+class CoveredTopic(Protocol):
+    """A topic of a link, as far as a side's quotas have to know it."""
 
-    def __init__(self, quotas: SideQuotas, ends: Ends, *, by_id: bool) -> None:
-        self._quotas = quotas
-        self._ends = ends
-        self._by_id = by_id
+    coverage: TopicCoverage
+
+
+class _CoveredTopics:
+    """The topics of a link that have partitions in any quota, by name or by id."""
+
+    def __init__(self, topics: Mapping[bytes, CoveredTopic]) -> None:
+        self._topics = topics
 
     def __contains__(self, key: object) -> bool:
-        if not isinstance(key, bytes):
-            return False
-        quotas = self._quotas
-        name = quotas.topic_names.name_of(key) if self._by_id else key
-        return any(quota.covers(name, key, self._ends) for quota in quotas.quotas if quota.rate is not None)
+        topic = self._topics.get(key) if isinstance(key, bytes) else None
+        return topic is not None and bool(topic.coverage)
 
 
 class SideQuotas:
@@ -51,27 +54,36 @@ class SideQuotas:
         self.quotas: tuple[Quota, ...] = ()
         """All quotas that bytes may belong to; the one of the listed replicas is the first."""
         self.is_throttling = False  # whether any of them may hold something back
-        self.listed: dict[bytes, Partitions] = {}  # the listed replicas of this broker, by topic
-        self._listed_anywhere: Partitions = NO_PARTITION  # of any topic
-        self._told_lists: frozenset[bytes] | None = None
+        self._lists = Listed()
         self.has_reassigned = False  # whether a quota is for what reassignments add
+        self._patterns = TopicPatterns()
+        self._on_links: dict[Ends, dict[int, list[tuple[Quota, Scope]]]] = {}
+        """The quotas on each link, by the number of their patterns."""
         self._make_quotas(None)
 
+    @property
+    def listed(self) -> Mapping[bytes, Partitions]:
+        """The listed replicas of this broker, by topic."""
+        return self._lists.lists
+
     def put_in_force(self, settings: ThrottleSettings) -> None:
-        """Make the quotas that `settings` ask for. Those that stay keep what has passed, and what they owe."""
+        """Make the quotas that `settings` ask for. Those that stay keep what has passed, and what they owe.
+
+        Where only rates change, every partition stays as it was classified.
+        """
+        if settings.without_rates == self.settings.without_rates:
+            self.settings = settings
+            self._set_rates()
+            return
         listed: dict[bytes, Partitions] = {}
         for topic, replicas in settings.replicas.items():
-            if topic == CLUSTER_METADATA_TOPIC:
-                continue
             partitions = replicas.partitions_of(self.broker_id)
-            if partitions is None:
-                listed[topic.encode()] = EVERY_PARTITION
-            elif partitions:
-                listed[topic.encode()] = partitions
-        every = EVERY_PARTITION in listed.values()
-        anywhere = EVERY_PARTITION if every else frozenset[int]().union(*listed.values())
+            if topic != CLUSTER_METADATA_TOPIC and (partitions is None or partitions):
+                listed[topic.encode()] = EVERY_PARTITION if partitions is None else partitions
+        anywhere = EVERY_PARTITION if EVERY_PARTITION in listed.values() else NO_PARTITION.union(*listed.values())
+        lists = Listed(listed, anywhere, settings.rate is not None)
         # together, so that an error in the midst of it leaves what was in force
-        previous, self.settings, self.listed, self._listed_anywhere = self.settings, settings, listed, anywhere
+        previous, self.settings, self._lists = self.settings, settings, lists
         had_reassigned = self.has_reassigned
         self.has_reassigned = any([isinstance(one.scope, Reassigned) for one in settings.quotas])
         if self.has_reassigned and not had_reassigned and self.facts.asked_at < math.inf:
@@ -87,16 +99,9 @@ class SideQuotas:
         stays = not is_new and previous is not None and previous.policy == settings.policy
         kept = self._kept_quotas(previous)
         quotas: list[Quota] = []
-        for one in (None, *settings.quotas):  # None: the one of the listed replicas
-            name, rate, covers = CONFIGURED, settings.rate, cast(Coverage, self._listed_partitions)
-            if one is not None:
-                name, rate, covers = one.name, one.rate, self._coverage_of(one)
-            before = kept.get(name)
-            if one is not None and one.shared_for is not None:  # the share that is in force, the least at first
-                rate = (before.rate if before is not None else None) or LEAST_SHARE
-            ledger = StrictLedger(clock, rate) if before is None else before.ledger
-            if ledger.rate != rate:
-                ledger.set_rate(rate)
+        for one in (QuotaSettings(CONFIGURED, 0, self._lists), *settings.quotas):
+            before = kept.get(one.name)
+            ledger = StrictLedger(clock, None) if before is None else before.ledger
             measured = SimpleRate(clock, *window) if before is None or is_new else before.measured
             quota: Quota
             if before is not None and stays:
@@ -105,14 +110,24 @@ class SideQuotas:
                 has_line = before is not None and before.policy == settings.policy
                 line = before.line if before is not None and has_line else BudgetQueue(clock)
                 made = Kip73Quota if settings.policy == "kip73" else StrictQuota
-                quota = made(name, ledger, covers, measured, line)
-            quota.name, quota.covers = name, covers
-            quota.counts_in_sync = one is None or one.scope.counts_in_sync
-            quota.is_observed = settings.is_observed or (one is not None and one.is_observed)
-            quota.shared_for = None if one is None else one.shared_for
+                quota = made(one.name, ledger, measured, line)
+            quota.name, quota.shared_for, quota.counts_in_sync = one.name, one.shared_for, one.scope.counts_in_sync
+            quota.is_observed = settings.is_observed or one.is_observed
             quotas.append(quota)
         self.quotas = tuple(quotas)
+        self._set_rates()
         self.is_throttling = any([quota.limits for quota in quotas])
+        self._on_links = {}
+        if (patterns := {one.scope.topics for one in settings.quotas} | {None}) != self._patterns.numbers.keys():
+            self._patterns = TopicPatterns(patterns)
+
+    def _set_rates(self) -> None:
+        rates = [self.settings.rate, *[one.rate for one in self.settings.quotas]]
+        for quota, rate in zip(self.quotas, rates, strict=True):
+            if quota.shared_for is not None:  # the share that is in force, the least at first
+                rate = quota.ledger.rate or LEAST_SHARE
+            if quota.ledger.rate != rate:
+                quota.ledger.set_rate(rate)
 
     def _kept_quotas(self, previous: ThrottleSettings | None) -> dict[str, Quota]:
         """Return the quotas that stay, by their names from now on. A change of its name forgives one nothing."""
@@ -136,43 +151,45 @@ class SideQuotas:
 
     # What is throttled
 
-    def walked_topics(self, ends: Ends, *, by_id: bool) -> Container[bytes]:
-        """Return the topics with partitions in a quota, by name or id. Only there batches are told from cut ones."""
-        if len(self.quotas) == 1 and not by_id:
-            return self.listed
-        return _CoveredTopics(self, ends, by_id=by_id)
-
     def coverage(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> TopicCoverage:
-        """Return each quota with those of a topic's partitions that belong to it on a link. None: no name is known."""
-        own = [quota for quota in self.quotas if quota.shared_for in (None, ends.follower)]
-        return tuple([(quota, quota.covers(topic, topic_id, ends)) for quota in own])
+        """Return the quotas of a topic on a link, each with its partitions of the topic. None: no name is known."""
+        if topic in METADATA_LOG or topic_id in METADATA_LOG:
+            return ()
+        on_link = self._on_links.get(ends) or self._find_quotas(ends)
+        facts, found = self.facts, list[tuple[Quota, Container[int]]]()
+        for number in on_link if topic is None else self._patterns.matching(topic):
+            for quota, scope in on_link.get(number, ()):
+                if covered := scope.partitions(facts, topic, ends.follower, topic_id):
+                    found.append((quota, covered))
+        return tuple(found)
+
+    def _find_quotas(self, ends: Ends) -> dict[int, list[tuple[Quota, Scope]]]:
+        if len(self._on_links) >= MOST_IDS:
+            self._on_links.clear()
+        found = self._on_links[ends] = {}
+        for quota, scope in zip(self.quotas, [self._lists, *[one.scope for one in self.settings.quotas]], strict=True):
+            if quota.shared_for in (None, ends.follower) and scope.is_on(ends, self.facts.racks):
+                found.setdefault(self._patterns.numbers[scope.topics], []).append((quota, scope))
+        return found
+
+    @property
+    def work(self) -> int:
+        """What it takes to find a topic's quotas, as so many partitions: 0 where names are only looked up."""
+        return self._patterns.most_looked_at // LOOKED_AT_PER_PARTITION
+
+    def walked_topics(self, topics: Mapping[bytes, CoveredTopic]) -> Container[bytes]:
+        """Return those of a link's topics with partitions in a quota. Only there batches are told from cut ones."""
+        return _CoveredTopics(topics)
 
     def throttled_partitions(self, coverage: TopicCoverage) -> Container[int]:
         """Return the partitions of a topic that any quota may hold back."""
-        if not self.is_throttling:  # listed replicas count as throttled, as in Kafka, although nothing holds them back
-            listed, covered = coverage[0]
-            return NO_PARTITION if listed.is_observed else covered
-        limiting = tuple([covered for quota, covered in coverage if quota.limits])
-        return limiting[0] if len(limiting) == 1 else AnyOf(limiting)
-
-    def _listed_partitions(self, topic: bytes | None, topic_id: bytes, ends: Ends) -> Partitions:
-        """Return a topic's partitions in the settings' lists; where its name or lists were not told, any."""
-        told = self._told_lists
-        if topic is not None and (told is None or topic in told or topic in self.listed):
-            return self.listed.get(topic, NO_PARTITION)
-        if self.settings.rate is None or topic in METADATA_LOG or topic_id in METADATA_LOG:
-            return NO_PARTITION
-        return self._listed_anywhere if told is None else EVERY_PARTITION
-
-    def _coverage_of(self, quota: QuotaSettings) -> Coverage:
-        scope = quota.scope
-
-        def covers(topic: bytes | None, topic_id: bytes, ends: Ends) -> Container[int]:
-            if topic in METADATA_LOG or topic_id in METADATA_LOG:
-                return NO_PARTITION
-            return scope.partitions(self.facts, topic, ends, topic_id)
-
-        return covers
+        if self.is_throttling:
+            limiting = [covered for quota, covered in coverage if quota.limits]
+        else:  # listed replicas count as throttled, as in Kafka, although nothing holds them back
+            limiting = [covered for quota, covered in coverage if quota is self.quotas[0] and not quota.is_observed]
+        if len(limiting) < 2:
+            return limiting[0] if limiting else NO_PARTITION
+        return EVERY_PARTITION if EVERY_PARTITION in limiting else AnyOf(tuple(limiting))
 
     def untold(self) -> dict[str, bool]:
         """Return what its quotas need to know that the cluster has not told: more counts as covered than is."""
@@ -217,14 +234,14 @@ class SideQuotas:
 
     def set_told_lists(self, topics: frozenset[bytes] | None) -> None:
         """Take the topics whose lists were told; None where lists do not come from elsewhere."""
-        if topics != self._told_lists:
-            self._told_lists = topics
+        if topics != self.facts.told_lists:
+            self.facts.told_lists = topics
             self.generation += 1
 
     def set_racks(self, racks: Mapping[int, str | None]) -> None:
         """Take the racks of all brokers."""
         if racks != self.facts.racks:
-            self.facts.racks = racks
+            self.facts.racks, self._on_links = racks, {}
             self._facts_changed()
 
     def _facts_changed(self) -> None:

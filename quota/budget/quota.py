@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Hashable
+from collections.abc import Container, Hashable
 from typing import ClassVar
 
 from msgspec import Struct
@@ -16,13 +16,7 @@ from msgspec import Struct
 from weir.quota.budget.ledger import LedgerState, StrictLedger
 from weir.quota.budget.queue import BudgetQueue
 from weir.quota.budget.simple_rate import Sample, SimpleRate
-from weir.quota.scopes import Ends
 from weir.quota.settings import Policy
-
-Coverage = Callable[[bytes | None, bytes, Ends], Container[int]]
-"""Returns the partitions of a topic whose bytes belong to a quota on a link.
-
-The topic is given by its name (UTF-8; None while unknown) and id."""
 
 
 class Ask(Struct, frozen=True):
@@ -89,12 +83,9 @@ class Quota(ABC):
     policy: ClassVar[Policy]
     reserves: ClassVar[bool]  # whether bytes are reserved before they go
 
-    def __init__(
-        self, name: str, ledger: StrictLedger, covers: Coverage, measured: SimpleRate, line: BudgetQueue
-    ) -> None:
+    def __init__(self, name: str, ledger: StrictLedger, measured: SimpleRate, line: BudgetQueue) -> None:
         self.name = name
         self.ledger = ledger
-        self.covers = covers
         self.measured = measured  # the samples of what has passed, as Kafka takes them
         self.line = line  # links that found too little budget
         self.passed_bytes = 0  # all that has passed of it

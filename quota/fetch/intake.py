@@ -77,6 +77,7 @@ def _take_topics(link: LinkPartitions, request: FetchRequest, now: float, *, is_
                 continue
             if (topic := link.topics.get(name)) is None:
                 topic = link.topics[name] = link.new_topic(name)
+                done += link.side.rules.work
             topic.tags = tags or topic.tags
             size = PARTITIONS_PER_STEP * stride  # most topics are one block
             for start in range(0, len(entries), size):

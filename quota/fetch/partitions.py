@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from weir.lag.broker_ids import NO_BROKER, STRANGER
 from weir.protocol.request_topics import RequestTopic
-from weir.protocol.steps import PER_STEP, Steps, StepWork
+from weir.protocol.steps import Steps, StepWork
 from weir.quota.budget.ledger import LinkAccounts
 from weir.quota.fetch.order import GrantQueue
 from weir.quota.fetch.sessions import FetchSessions
@@ -126,10 +126,10 @@ class LinkPartitions:
     def classify_all(self, now: float) -> Steps[None]:
         """Classify every partition anew: "throttled?" or "in sync?" may have changed. Done in steps."""
         self.generation = self.side.rules.generation
-        work = StepWork(PER_STEP)
+        work = StepWork(PARTITIONS_PER_STEP)
         for topic in list(self.topics.values()):
             self._reclassify(topic, now)
-            if work.is_enough(1 + len(topic.partitions)):
+            if work.is_enough(1 + self.side.rules.work + len(topic.partitions)):
                 yield
 
     def _reclassify(self, topic: ReplicaTopic, now: float) -> None:

@@ -124,7 +124,7 @@ def test_each_followers_quota_holds_before_brokers_are_known() -> None:
     text += '[[throttle.quotas]]\nname = "in"\nside = "follower"\nrate = 1000\nkept_at = "leaders"\n'
     config = parse_config(text)
     throttle = Throttle("leader", 1, lambda: 0.0, settings_of_sides(config, config.throttle)["leader"])
-    (quota,) = [quota for quota, covered in throttle.rules.coverage(b"any", NO_ID, FOLLOWER)[1:] if 7 in covered]
+    (quota,) = [quota for quota, covered in throttle.rules.coverage(b"any", NO_ID, FOLLOWER) if 7 in covered]
     assert quota.rate == LEAST_SHARE
     assert is_untold(throttle)
     throttle.configure(settings_of_sides(config, config.throttle, [2, 3])["leader"])

@@ -11,7 +11,6 @@ from weir.quota.budget.ledger import StrictLedger
 from weir.quota.budget.queue import BudgetQueue
 from weir.quota.budget.quota import Ask, Offer
 from weir.quota.budget.simple_rate import SimpleRate
-from weir.quota.throttled_replicas import NO_PARTITION
 
 _ASK = Ask("link", 2, 0, is_urgent=False, is_live=False, answer_seconds=0.0)
 
@@ -26,7 +25,7 @@ class Budget:
         self.measured = SimpleRate(clock, window_num, window_size_seconds)
         self.ledger = StrictLedger(clock, rate)
         line = BudgetQueue(clock)
-        self._quota = Kip73Quota("one", self.ledger, lambda *_: NO_PARTITION, self.measured, line)
+        self._quota = Kip73Quota("one", self.ledger, self.measured, line)
 
     def is_exceeded(self) -> bool:
         return self._quota.is_exceeded(self.clock())

@@ -16,7 +16,7 @@ from weir.quota.fetch.decisions import Hold
 from weir.quota.figures import CREDIT_SECONDS
 from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
-from weir.quota.throttled_replicas import ALL_REPLICAS, EVERY_PARTITION
+from weir.quota.throttled_replicas import ALL_REPLICAS
 
 MB = 1_000_000
 
@@ -68,7 +68,7 @@ def test_first_in_line_is_not_put_off_by_a_clock_that_goes_on() -> None:
     """The clock goes on while it is planned."""
     clock = TickingClock()
     ledger, line = StrictLedger(clock, MB), BudgetQueue(clock)
-    quota = StrictQuota("q", ledger, lambda *_: EVERY_PARTITION, SimpleRate(clock), line)
+    quota = StrictQuota("q", ledger, SimpleRate(clock), line)
     line.wait("first", 10_000, clock.now + 1, broker=2)
     line.wait("second", 10_000, clock.now + 1, broker=2)
     clock.move(CREDIT_SECONDS)

@@ -70,7 +70,7 @@ def test_quota_covers_links_with_its_follower_alone() -> None:
     kept = Kept(quota_for(3), quota_for(2))
     for follower in (2, 3):
         covering = kept.throttle.rules.coverage(b"t", bytes(16), Ends(follower, follower))
-        assert [quota.name for quota, _ in covering] == ["configured", f"into/{follower}"]
+        assert [quota.name for quota, _ in covering] == [f"into/{follower}"]
         assert 0 in kept.throttle.rules.throttled_partitions(covering)
     assert 0 not in kept.throttle.rules.throttled_partitions(kept.throttle.rules.coverage(b"t", bytes(16), Ends(4, 4)))
 

@@ -206,7 +206,7 @@ class Run:
             latest,
         )
         if scenario.walks_all:
-            throttle.rules.walked_topics = lambda ends, *, by_id: _EveryTopic()  # type: ignore[method-assign]
+            throttle.rules.walked_topics = lambda topics: _EveryTopic()  # type: ignore[method-assign]
         meter = SideMeter(world, f"{throttle.side} {broker}", allowed, is_strict=settings.policy == "strict")
         sidecar = Sidecar(world, throttle, meter, partial(self._covered, side))
         if self.by_id and scenario.names_known_after is not None:
