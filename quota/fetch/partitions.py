@@ -10,6 +10,7 @@ from weir.lag.broker_ids import NO_BROKER, STRANGER
 from weir.protocol.request_topics import RequestTopic
 from weir.protocol.steps import Steps, StepWork
 from weir.quota.budget.ledger import LinkAccounts
+from weir.quota.budget.quota import Quota
 from weir.quota.fetch.order import GrantQueue
 from weir.quota.fetch.sessions import FetchSessions
 from weir.quota.fetch.state import UNKNOWN_OFFSET, InFlight, LeaderEntry, ReplicaPartition, ReplicaTopic
@@ -39,6 +40,7 @@ class LinkPartitions:
         self.count = 0
         self.behind_count = 0
         self.unknown_count = 0
+        self.waited_for: dict[Quota, int] = {}  # of how many topics with partitions behind or unknown each quota is
         self.is_asked_for_none = False  # whether 0 bytes were ever asked for: by the follower's own sidecar
         self.generation = side.rules.generation  # of the rules by which everything is classified
 
@@ -105,7 +107,7 @@ class LinkPartitions:
         """Drop all partitions a few at a time: topics and partitions refer to each other."""
         topics = self.topics
         self.topics, self.absent, self.queue = {}, {}, GrantQueue(self.side)
-        self.asked, self.told = set(), set()
+        self.asked, self.told, self.waited_for = set(), set(), {}
         self.behind_count = self.unknown_count = self.count = 0
         self.sessions.touched = {}
         work = StepWork(PARTITIONS_PER_STEP)
@@ -149,8 +151,19 @@ class LinkPartitions:
 
     def cover(self, topic: ReplicaTopic) -> None:
         """Look up anew which of a topic's partitions belong to which quota."""
+        waits = topic.behind or topic.unknown
+        if waits:
+            self._note_waiting(topic, -1)
         topic.coverage = self.side.rules.coverage(topic.name, topic.key, self.ends)
+        if waits:
+            self._note_waiting(topic, 1)
         topic.throttled = self.side.rules.throttled_partitions(topic.coverage)
+
+    def _note_waiting(self, topic: ReplicaTopic, more: int) -> None:
+        for quota, _ in topic.coverage:
+            count = self.waited_for.pop(quota, 0) + more
+            if count:
+                self.waited_for[quota] = count
 
     def classify(self, replica: ReplicaPartition) -> None:
         """Find out whether a partition needs budget: not in sync, and not where it had lately reached the high
@@ -173,6 +186,7 @@ class LinkPartitions:
         was_behind, was_unknown = partition in topic.behind, partition in topic.unknown
         if (behind, unknown) != (was_behind, was_unknown) and replica.entry:
             self.sessions.touched[replica] = None
+        waited = bool(topic.behind or topic.unknown)
         if behind != was_behind:
             topic.made_up = None
             if behind:
@@ -184,6 +198,8 @@ class LinkPartitions:
         if unknown != was_unknown:
             self.unknown_count += 1 if unknown else -1
             topic.unknown.symmetric_difference_update((partition,))
+        if waited is not bool(topic.behind or topic.unknown):
+            self._note_waiting(topic, -1 if waited else 1)
         # An earlier hop that asks for 0 bytes wants offsets and errors only: a grant would be a batch that it did not
         # ask for.
         if (behind or unknown) and replica.max_bytes > 0:

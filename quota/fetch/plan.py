@@ -60,7 +60,7 @@ class FetchView(Struct):
     ask: Ask
     terms: Terms
     offers: tuple[Offer, ...]
-    """One for each quota that limits something on the link; empty where nothing waits for a grant."""
+    """One for each quota of topics that wait; empty where nothing waits for a grant."""
     probe_at: float
     """When the link's next offset probe goes; inf where there is nothing to ask."""
 
@@ -74,9 +74,9 @@ def decide(state: LinkState, request: FetchRequest, now: float, held_seconds: fl
 def observe(state: LinkState, request: FetchRequest, now: float, held_seconds: float) -> FetchView:
     """Bring what depends on time up to date, and return what a plan for `request` depends on."""
     side, partitions, queue = state.throttle, state.partitions, state.partitions.queue
-    rules, takes_whole, follower = side.rules, state.sessions.row.takes_whole, partitions.ends.follower
+    rules, takes_whole = side.rules, state.sessions.row.takes_whole
     by_turns, next_batch, is_urgent = True, 0, False
-    quotas = [one for one in rules.quotas if one.limits and one.shared_for in (None, follower)] if queue.waiting else []
+    quotas = [one for one in rules.quotas if one.limits and one in partitions.waited_for] if queue.waiting else []
     if any([quota.ledger.rate for quota in quotas]):
         by_turns, first, is_urgent = queue.look()
         # Below that version a grant takes all that is asked of a partition, however small its batches are.
