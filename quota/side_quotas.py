@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping
-from typing import Protocol
 
 from weir.lag.broker_ids import MOST_IDS
 from weir.quota.budget.kip73 import Kip73Quota
@@ -23,22 +22,8 @@ from weir.quota.topic_patterns import TopicPatterns
 
 CONFIGURED = "configured"  # the name of the quota of the listed replicas
 
-
-class CoveredTopic(Protocol):
-    """A topic of a link, as far as a side's quotas have to know it."""
-
-    coverage: TopicCoverage
-
-
-class _CoveredTopics:
-    """The topics of a link that have partitions in any quota, by name or by id."""
-
-    def __init__(self, topics: Mapping[bytes, CoveredTopic]) -> None:
-        self._topics = topics
-
-    def __contains__(self, key: object) -> bool:
-        topic = self._topics.get(key) if isinstance(key, bytes) else None
-        return topic is not None and bool(topic.coverage)
+_OnLink = dict[int, list[tuple[Quota, Scope]]]
+"""The quotas of a link, by the number of their patterns."""
 
 
 class SideQuotas:
@@ -54,92 +39,57 @@ class SideQuotas:
         self.quotas: tuple[Quota, ...] = ()
         """All quotas that bytes may belong to; the one of the listed replicas is the first."""
         self.is_throttling = False  # whether any of them may hold something back
-        self._lists = Listed()
         self.has_reassigned = False  # whether a quota is for what reassignments add
         self._patterns = TopicPatterns()
-        self._on_links: dict[Ends, dict[int, list[tuple[Quota, Scope]]]] = {}
-        """The quotas on each link, by the number of their patterns."""
-        self._make_quotas(None)
-
-    @property
-    def listed(self) -> Mapping[bytes, Partitions]:
-        """The listed replicas of this broker, by topic."""
-        return self._lists.lists
+        self._make_quotas(self.settings, Listed())
 
     def put_in_force(self, settings: ThrottleSettings) -> None:
         """Make the quotas that `settings` ask for. Those that stay keep what has passed, and what they owe.
 
         Where only rates change, every partition stays as it was classified.
         """
-        if settings.without_rates == self.settings.without_rates:
-            self.settings = settings
-            self._set_rates()
-            return
-        listed: dict[bytes, Partitions] = {}
-        for topic, replicas in settings.replicas.items():
-            partitions = replicas.partitions_of(self.broker_id)
-            if topic != CLUSTER_METADATA_TOPIC and (partitions is None or partitions):
-                listed[topic.encode()] = EVERY_PARTITION if partitions is None else partitions
-        anywhere = EVERY_PARTITION if EVERY_PARTITION in listed.values() else NO_PARTITION.union(*listed.values())
-        lists = Listed(listed, anywhere, settings.rate is not None)
-        # together, so that an error in the midst of it leaves what was in force
-        previous, self.settings, self._lists = self.settings, settings, lists
-        had_reassigned = self.has_reassigned
-        self.has_reassigned = any([isinstance(one.scope, Reassigned) for one in settings.quotas])
-        if self.has_reassigned and not had_reassigned and self.facts.asked_at < math.inf:
-            self.facts.adding = None  # it was told some time ago: nobody wanted to know
-        self._make_quotas(previous)
-        self.generation += 1
+        if settings.without_rates != self.settings.without_rates:
+            self._make_quotas(settings, _lists_of(settings, self.broker_id))
+            had_reassigned = self.has_reassigned
+            self.has_reassigned = any([isinstance(one.scope, Reassigned) for one in settings.quotas])
+            if self.has_reassigned and not had_reassigned and self.facts.asked_at < math.inf:
+                self.facts.adding = None  # it was told some time ago: nobody wanted to know
+            self.generation += 1
+        self.settings = settings
+        for quota, rate in zip(self.quotas, (settings.rate, *[one.rate for one in settings.quotas]), strict=True):
+            if quota.shared_for is not None:  # the share that is in force, the least at first
+                rate = quota.rate or LEAST_SHARE
+            if quota.rate != rate:
+                quota.ledger.set_rate(rate)
+        self.is_throttling = any([quota.limits for quota in self.quotas])
 
-    def _make_quotas(self, previous: ThrottleSettings | None) -> None:
+    def _make_quotas(self, settings: ThrottleSettings, lists: Listed) -> None:
         """Make the quotas of the settings. Only this function knows policies by their names."""
-        settings, clock = self.settings, self.clock
-        window = (settings.window_num, settings.window_size_seconds)
-        is_new = previous is None or window != (previous.window_num, previous.window_size_seconds)
-        stays = not is_new and previous is not None and previous.policy == settings.policy
-        kept = self._kept_quotas(previous)
-        quotas: list[Quota] = []
-        for one in (QuotaSettings(CONFIGURED, 0, self._lists), *settings.quotas):
-            before = kept.get(one.name)
-            ledger = StrictLedger(clock, None) if before is None else before.ledger
-            measured = SimpleRate(clock, *window) if before is None or is_new else before.measured
-            quota: Quota
-            if before is not None and stays:
-                quota = before
-            else:  # links that waited in line for another policy wait for nothing any more
-                has_line = before is not None and before.policy == settings.policy
-                line = before.line if before is not None and has_line else BudgetQueue(clock)
+        before, clock = self.settings, self.clock
+        window = settings.window_num, settings.window_size_seconds
+        kept = {quota.name: quota for quota in self.quotas}
+        names = {CONFIGURED, *[one.name for one in settings.quotas]}
+        renamed = {(one.scope, one.shared_for): one.name for one in before.quotas if one.name not in names}
+        scoped: list[tuple[Quota, Scope]] = []
+        for one in (QuotaSettings(CONFIGURED, 0, lists), *settings.quotas):
+            name = one.name if one.name in kept else renamed.pop((one.scope, one.shared_for), "")
+            quota = kept.get(name)  # a change of its name forgives one nothing
+            if quota is None or quota.policy != settings.policy:
+                ledger = StrictLedger(clock) if quota is None else quota.ledger
+                measured = SimpleRate(clock, *window) if quota is None else quota.measured
                 made = Kip73Quota if settings.policy == "kip73" else StrictQuota
-                quota = made(one.name, ledger, measured, line)
+                # links that waited in line for another policy wait for nothing any more
+                quota = made(one.name, ledger, measured, BudgetQueue(clock))
+            if window != (before.window_num, before.window_size_seconds):
+                quota.measured = SimpleRate(clock, *window)
             quota.name, quota.shared_for, quota.counts_in_sync = one.name, one.shared_for, one.scope.counts_in_sync
             quota.is_observed = settings.is_observed or one.is_observed
-            quotas.append(quota)
-        self.quotas = tuple(quotas)
-        self._set_rates()
-        self.is_throttling = any([quota.limits for quota in quotas])
-        self._on_links = {}
-        if (patterns := {one.scope.topics for one in settings.quotas} | {None}) != self._patterns.numbers.keys():
+            scoped.append((quota, one.scope))
+        patterns = {scope.topics for _, scope in scoped}
+        if patterns != self._patterns.numbers.keys():
             self._patterns = TopicPatterns(patterns)
-
-    def _set_rates(self) -> None:
-        rates = [self.settings.rate, *[one.rate for one in self.settings.quotas]]
-        for quota, rate in zip(self.quotas, rates, strict=True):
-            if quota.shared_for is not None:  # the share that is in force, the least at first
-                rate = quota.ledger.rate or LEAST_SHARE
-            if quota.ledger.rate != rate:
-                quota.ledger.set_rate(rate)
-
-    def _kept_quotas(self, previous: ThrottleSettings | None) -> dict[str, Quota]:
-        """Return the quotas that stay, by their names from now on. A change of its name forgives one nothing."""
-        kept = {quota.name: quota for quota in self.quotas}
-        if previous is None:
-            return kept
-        names = {CONFIGURED, *[one.name for one in self.settings.quotas]}
-        gone = {(one.scope, one.shared_for): kept[one.name] for one in previous.quotas if one.name not in names}
-        for one in self.settings.quotas:
-            if one.name not in kept and (quota := gone.pop((one.scope, one.shared_for), None)) is not None:
-                kept[one.name] = quota
-        return kept
+        self.listed, self._scoped, self.quotas = lists.lists, scoped, tuple([quota for quota, _ in scoped])
+        self._on_links: dict[Ends, _OnLink] = {}
 
     def use_shares(self, shares: Mapping[str, float]) -> None:
         """Put shares (bytes/s) of shared rates in force, by their quotas' names."""
@@ -163,11 +113,11 @@ class SideQuotas:
                     found.append((quota, covered))
         return tuple(found)
 
-    def _find_quotas(self, ends: Ends) -> dict[int, list[tuple[Quota, Scope]]]:
+    def _find_quotas(self, ends: Ends) -> _OnLink:
         if len(self._on_links) >= MOST_IDS:
             self._on_links.clear()
         found = self._on_links[ends] = {}
-        for quota, scope in zip(self.quotas, [self._lists, *[one.scope for one in self.settings.quotas]], strict=True):
+        for quota, scope in self._scoped:
             if quota.shared_for in (None, ends.follower) and scope.is_on(ends, self.facts.racks):
                 found.setdefault(self._patterns.numbers[scope.topics], []).append((quota, scope))
         return found
@@ -176,10 +126,6 @@ class SideQuotas:
     def work(self) -> int:
         """What it takes to find a topic's quotas, as so many partitions: 0 where names are only looked up."""
         return self._patterns.most_looked_at // LOOKED_AT_PER_PARTITION
-
-    def walked_topics(self, topics: Mapping[bytes, CoveredTopic]) -> Container[bytes]:
-        """Return those of a link's topics with partitions in a quota. Only there batches are told from cut ones."""
-        return _CoveredTopics(topics)
 
     def throttled_partitions(self, coverage: TopicCoverage) -> Container[int]:
         """Return the partitions of a topic that any quota may hold back."""
@@ -247,3 +193,13 @@ class SideQuotas:
     def _facts_changed(self) -> None:
         if len(self.quotas) > 1:
             self.generation += 1
+
+
+def _lists_of(settings: ThrottleSettings, broker_id: int) -> Listed:
+    listed: dict[bytes, Partitions] = {}
+    for topic, replicas in settings.replicas.items():
+        partitions = replicas.partitions_of(broker_id)
+        if topic != CLUSTER_METADATA_TOPIC and (partitions is None or partitions):
+            listed[topic.encode()] = EVERY_PARTITION if partitions is None else partitions
+    every = EVERY_PARTITION in listed.values()
+    return Listed(listed, EVERY_PARTITION if every else NO_PARTITION.union(*listed.values()), settings.rate is not None)

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from fnmatch import translate
+from functools import lru_cache
 from typing import Final
 
 from weir.quota.figures import MOST_TOPICS
@@ -14,6 +15,7 @@ Patterns = tuple[str, ...]
 """A quota's patterns, as of a shell: `orders*`."""
 
 ANY: Final = 0  # the number of what covers topics of any name
+MOST_REMEMBERED: Final = 10_000  # patterns with a wildcard in their midst
 _WILDCARD: Final = re.compile(r"[*?[]")
 
 
@@ -30,7 +32,6 @@ class TopicPatterns:
         self._names: dict[str, set[int]] = {}
         self._begins: dict[str, dict[str, tuple[str, set[int]]]] = {}  # by beginning and pattern: the longest literal
         self._known: dict[bytes, tuple[int, ...]] = {}
-        self._tried: dict[str, Callable[[str], object]] = {}
         for number, patterns in enumerate([one for one in dict.fromkeys(lists) if one is not None], start=ANY + 1):
             self.numbers[patterns] = number
             for pattern in patterns:
@@ -63,14 +64,13 @@ class TopicPatterns:
         for length in self._lengths:
             if length > len(name):
                 break
-            alike = self._begins.get(name[:length], {})
-            for pattern, numbers in [(one, of) for one, (literal, of) in alike.items() if literal in name]:
-                if pattern[length:] == "*" or self._matches(pattern, name):
+            for pattern, (literal, numbers) in self._begins.get(name[:length], {}).items():
+                if literal in name and (pattern[length:] == "*" or _regex(pattern).match(name)):
                     found |= numbers
         return found
 
-    def _matches(self, pattern: str, name: str) -> bool:
-        tried = self._tried.get(pattern)
-        if tried is None:  # made when it is needed: one takes 0.1 ms
-            tried = self._tried[pattern] = re.compile(translate(pattern)).match
-        return tried(name) is not None
+
+@lru_cache(MOST_REMEMBERED)
+def _regex(pattern: str) -> re.Pattern[str]:
+    """Return what a pattern means; it is made when a name may match, as that takes 0.1 ms."""
+    return re.compile(translate(pattern))

@@ -162,7 +162,7 @@ def _forward(
     expected = Expected(
         b"".join(appended),
         len(made_up),
-        walk=rules.walked_topics(partitions.topics),
+        walk=partitions,
         head_patch=sessions.head_patch(leaves_out=drops_behind),
         most_partitions=partitions.count,
         most_topics=partitions.count + len(request.topics),  # each partition may come in a topic entry of its own

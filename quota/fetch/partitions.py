@@ -79,6 +79,11 @@ class LinkPartitions:
         coverage = rules.coverage(name, key, self.ends)
         return ReplicaTopic(key, name, lag, rules.throttled_partitions(coverage), coverage)
 
+    def __contains__(self, key: object) -> bool:
+        """Whether a topic has partitions in a quota. Only there batches are told from cut ones."""
+        topic = self.topics.get(key) if isinstance(key, bytes) else None
+        return topic is not None and bool(topic.coverage)
+
     def __iter__(self) -> Iterator[ReplicaPartition]:
         for topic in self.topics.values():
             yield from topic.partitions.values()

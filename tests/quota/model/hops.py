@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.fakes.kafka.sessions import Key
@@ -51,6 +51,7 @@ class Sidecar:
         self._covers = covers
         self._terms: dict[tuple[int, int], tuple[Term, ...]] = {}
         self.errors = 0  # that lying peers caused
+        self.walks: Container[bytes] | None = None  # of which topics batches are seen; None: as the throttle says
         self.held: dict[Hop, None] = {}
         self.stopped_until = -math.inf
         self._wakes_at = -math.inf
@@ -249,7 +250,7 @@ class Hop:
         try:
             is_last = self._number == len(self.chain.hops) - 1
             seen = self._seen.popleft() if is_last else response.topics
-            self._link.settle(seen_by_scanner(seen, decision.expected.walk), response.head)
+            self._link.settle(seen_by_scanner(seen, self.sidecar.walks or decision.expected.walk), response.head)
         except Exception as error:  # noqa: BLE001 - as the proxy does
             self._give_up(error)
         self.chain.later(0.0, self._number, self.replan)  # its next fetch may wait for this answer

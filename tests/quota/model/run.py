@@ -205,10 +205,9 @@ class Run:
             sizes if is_exact else frozenset(),
             latest,
         )
-        if scenario.walks_all:
-            throttle.rules.walked_topics = lambda topics: _EveryTopic()  # type: ignore[method-assign]
         meter = SideMeter(world, f"{throttle.side} {broker}", allowed, is_strict=settings.policy == "strict")
         sidecar = Sidecar(world, throttle, meter, partial(self._covered, side))
+        sidecar.walks = _EveryTopic() if scenario.walks_all else None
         if self.by_id and scenario.names_known_after is not None:
             self._know_names(throttle, scenario.names_known_after)
         self.configure(sidecar, settings)
