@@ -78,17 +78,6 @@ class ClusterFacts:
         return self._added_anywhere.get(follower, NO_PARTITION) if topic is None else self.surely_added(topic, follower)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AllBut:
-    """Every partition `of` these but some."""
-
-    excluded: Container[int]
-    of: Container[int] = EVERY_PARTITION
-
-    def __contains__(self, partition: object) -> bool:
-        return partition in self.of and partition not in self.excluded
-
-
 class Scope(ABC):
     """The replicas that a quota covers. What cannot be told yet counts as covered as far as it may be."""
 
@@ -141,7 +130,7 @@ class Reassigned(Scope):
         if (appeared := facts.appeared.get((key, follower))) is not None:
             added = AnyOf((added, appeared.partitions))
         spared = _spared(self.spares_under_min_isr, facts, topic)
-        return AllBut(spared, added) if spared else added
+        return AnyOf((added,), spared) if spared else added
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +142,7 @@ class Recovering(Scope):
 
     def partitions(self, facts: ClusterFacts, topic: bytes | None, follower: int, key: bytes) -> Container[int]:
         excluded = facts.surely_added(topic, follower) | _spared(self.spares_under_min_isr, facts, topic)
-        return AllBut(excluded) if excluded else EVERY_PARTITION
+        return AnyOf((EVERY_PARTITION,), excluded) if excluded else EVERY_PARTITION
 
 
 @dataclass(frozen=True, slots=True)

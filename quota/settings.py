@@ -87,6 +87,11 @@ class ThrottleSettings:
         return bool(self.quotas) or (self.rate is not None and bool(self.replicas))
 
     @property
+    def rates(self) -> tuple[int | None, ...]:
+        """The rate of each quota (bytes/s), that of the listed replicas first."""
+        return self.rate, *[one.rate for one in self.quotas]
+
+    @property
     def without_rates(self) -> tuple[object, ...]:
         """All that makes quotas, and says what each covers, but how high rates are."""
         quotas = [(one.name, one.scope, one.is_observed, one.shared_for) for one in self.quotas]

@@ -56,7 +56,7 @@ class SideQuotas:
                 self.facts.adding = None  # it was told some time ago: nobody wanted to know
             self.generation += 1
         self.settings = settings
-        for quota, rate in zip(self.quotas, (settings.rate, *[one.rate for one in settings.quotas]), strict=True):
+        for quota, rate in zip(self.quotas, settings.rates, strict=True):
             if quota.shared_for is not None:  # the share that is in force, the least at first
                 rate = quota.rate or LEAST_SHARE
             if quota.rate != rate:
@@ -85,8 +85,8 @@ class SideQuotas:
             quota.name, quota.shared_for, quota.counts_in_sync = one.name, one.shared_for, one.scope.counts_in_sync
             quota.is_observed = settings.is_observed or one.is_observed
             scoped.append((quota, one.scope))
-        patterns = {scope.topics for _, scope in scoped}
-        if patterns != self._patterns.numbers.keys():
+        patterns = dict.fromkeys([scope.topics for _, scope in scoped])
+        if patterns.keys() != self._patterns.numbers.keys():
             self._patterns = TopicPatterns(patterns)
         self.listed, self._scoped, self.quotas = lists.lists, scoped, tuple([quota for quota, _ in scoped])
         self._on_links: dict[Ends, _OnLink] = {}

@@ -17,7 +17,7 @@ from weir.quota.budget.quota import Quota, QuotaState
 from weir.quota.counters import CountedQuota, IntervalCounts, ThrottleStats
 from weir.quota.figures import LOOK_SECONDS, MOST_FINISHED
 from weir.quota.settings import Clock, SideName, ThrottleSettings
-from weir.quota.side_quotas import CONFIGURED, SideQuotas
+from weir.quota.side_quotas import SideQuotas
 from weir.quota.throttled_replicas import NO_PARTITION
 from weir.quota.topic_names import TopicNames
 
@@ -205,12 +205,10 @@ class SideState:
     def _counted_quotas(self) -> Iterator[CountedQuota]:
         """Yield what samples tell of the quotas in force. A share changes too often to be told: its whole rate is."""
         settings = self.settings
-        if settings.rate is not None:
-            yield CountedQuota(CONFIGURED, settings.rate, settings.policy, "observe" if settings.is_observed else None)
-        for one in settings.quotas:
-            mode: Literal["observe", "shared"] | None = None if one.shared_for is None else "shared"
-            is_observed = one.is_observed or settings.is_observed
-            yield CountedQuota(one.name, one.rate, settings.policy, "observe" if is_observed else mode)
+        for quota, rate in zip(self.quotas, settings.rates, strict=True):
+            if rate is not None:
+                shared: Literal["shared"] | None = None if quota.shared_for is None else "shared"
+                yield CountedQuota(quota.name, rate, settings.policy, "observe" if quota.is_observed else shared)
 
     def refuse_replica(self, broker_id: int, topic: bytes) -> None:
         """Note that the cluster knows no replica of `topic` on such a broker: the id gets no metric series."""

@@ -96,12 +96,13 @@ def _read_entry(entry: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnyOf:
-    """The union of `parts`, without a copy of them."""
+    """The union of `parts` but for `excluded`, without a copy of them."""
 
     parts: tuple[Container[int], ...]
+    excluded: Container[int] = ()
 
     def __contains__(self, partition: object) -> bool:
-        return any(partition in part for part in self.parts)
+        return partition not in self.excluded and any([partition in part for part in self.parts])
 
 
 EVERY_PARTITION: Final = range(MAX_INT32 + 1)  # what `*` throttles

@@ -59,3 +59,7 @@ def test_where_quotas_have_no_patterns_no_name_is_remembered() -> None:
     patterns = TopicPatterns([None])
     assert patterns.matching(b"orders") == (ANY,)
     assert not patterns._known
+
+
+def test_name_shorter_than_where_other_patterns_begin_is_matched_whole() -> None:
+    assert TopicPatterns([("a*???*",), ("abcde*",)]).matching(b"a") == (ANY,)
