@@ -65,8 +65,11 @@ RANK_SECONDS: Final = 0.5  # how long a ranking is kept: one of thousands of par
 LEAST_SHARED: Final = 16  # how many partitions may share a grant; twice as many as the last answer had records of
 HELD_BYTES: Final = int(0.9 * MOST_HELD)  # granted in an answer that loses its tails: there is more in it than grants
 ABSENT_SECONDS: Final = 15.0  # how long an absent partition is remembered: longer than a hop leaves one out
-MOST_TOPICS: Final = 100_000  # whose bytes are counted one by one, and whose names are known by their ids
+MOST_TOPICS: Final = (
+    100_000  # whose bytes are counted one by one, and whose names are known by their ids or for what they match
+)
 MOST_PARTITIONS: Final = 200_000  # of one follower on one connection; Kafka recommends no more in a whole cluster
+MOST_PATTERNS: Final = 10_000  # of quotas, with a wildcard in their midst, that are kept ready for use
 
 # Batches
 EVEN_SPREAD: Final = 0.002  # sizes this close together count as equal: their caps waste 0.2 % at most
@@ -78,4 +81,4 @@ BARREN_BEFORE_FIRST: Final = 2  # grants of growing size that bring nothing befo
 
 # What one step of long work takes, so that others wait for about 2 ms (`PER_STEP` where a step only looks)
 PARTITIONS_PER_STEP: Final = 60  # taken in, each in a new topic; topics settled; topics and partitions freed
-LOOKED_AT_PER_PARTITION: Final = 50  # quotas' patterns that a topic's name is compared with, as long as one takes
+PATTERNS_PER_PARTITION: Final = 50  # quotas' patterns that are compared with a name in the time of one partition

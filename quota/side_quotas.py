@@ -13,7 +13,7 @@ from weir.quota.budget.queue import BudgetQueue
 from weir.quota.budget.quota import Quota, TopicCoverage
 from weir.quota.budget.simple_rate import SimpleRate
 from weir.quota.budget.strict import StrictQuota
-from weir.quota.figures import LOOKED_AT_PER_PARTITION, MOST_PARTITIONS
+from weir.quota.figures import MOST_PARTITIONS, PATTERNS_PER_PARTITION
 from weir.quota.scopes import Appeared, ClusterFacts, Ends, Listed, Matching, Reassigned, Recovering, Scope
 from weir.quota.settings import LEAST_SHARE, UNTOLD, Clock, QuotaSettings, ThrottleSettings
 from weir.quota.throttled_replicas import CLUSTER_METADATA_TOPIC, EVERY_PARTITION, NO_PARTITION, AnyOf, Partitions
@@ -125,7 +125,7 @@ class SideQuotas:
     @property
     def work(self) -> int:
         """What it takes to find a topic's quotas, as so many partitions: 0 where names are only looked up."""
-        return self._patterns.most_looked_at // LOOKED_AT_PER_PARTITION
+        return self._patterns.most_looked_at // PATTERNS_PER_PARTITION
 
     def throttled_partitions(self, coverage: TopicCoverage) -> Container[int]:
         """Return the partitions of a topic that any quota may hold back."""

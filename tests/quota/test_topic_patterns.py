@@ -61,5 +61,6 @@ def test_where_quotas_have_no_patterns_no_name_is_remembered() -> None:
     assert not patterns._known
 
 
-def test_name_shorter_than_where_other_patterns_begin_is_matched_whole() -> None:
-    assert TopicPatterns([("a*???*",), ("abcde*",)]).matching(b"a") == (ANY,)
+def test_most_patterns_that_are_looked_at_for_a_name_are_known() -> None:
+    assert TopicPatterns([("a*b", "a?c"), ("abc*", "abc*d", "x*", "abd"), ("*e",)]).most_looked_at == 5
+    assert TopicPatterns([("abd",), None]).most_looked_at == 0
