@@ -65,9 +65,7 @@ RANK_SECONDS: Final = 0.5  # how long a ranking is kept: one of thousands of par
 LEAST_SHARED: Final = 16  # how many partitions may share a grant; twice as many as the last answer had records of
 HELD_BYTES: Final = int(0.9 * MOST_HELD)  # granted in an answer that loses its tails: there is more in it than grants
 ABSENT_SECONDS: Final = 15.0  # how long an absent partition is remembered: longer than a hop leaves one out
-MOST_TOPICS: Final = (
-    100_000  # whose bytes are counted one by one, and whose names are known by their ids or for what they match
-)
+MOST_TOPICS: Final = 100_000  # whose bytes are counted one by one, and of whose names or ids something is known
 MOST_PARTITIONS: Final = 200_000  # of one follower on one connection; Kafka recommends no more in a whole cluster
 MOST_PATTERNS: Final = 10_000  # of quotas, with a wildcard in their midst, that are kept ready for use
 
