@@ -8,6 +8,7 @@ from collections.abc import Generator
 from typing import Final, TypeAlias
 
 from weir.protocol.errors import MalformedFrame
+from weir.protocol.header import SIZE
 from weir.protocol.primitives import STRING_LENGTH
 from weir.protocol.varint import MOST_TAGS, read_tags, read_unsigned_varint
 
@@ -20,7 +21,7 @@ _NO_MORE: Final = -1  # wants a structure that has ended: an exception would cos
 
 
 class FrameReader:
-    """Feeds a structure with one frame: by `read`, or as a ResponseWatcher by `receive`, which never raises.
+    """Feeds a structure with one frame: by `read`, or as a ResponseObserver, which never raises.
 
     A structure reads `view[at:end]`, and moves `at`. The frame ends at `frame_end`, as offset in `view`. After a
     `yield` all four are other ones, and are to be read anew. It raises MalformedFrame where the frame cannot be read
@@ -30,18 +31,16 @@ class FrameReader:
 
     __slots__ = (
         *("_held", "_skip", "_structure", "_wanted"),
-        *("at", "done", "end", "fault", "frame_end", "frame_size", "left", "view"),
+        *("at", "end", "fault", "frame_end", "frame_size", "left", "view"),
     )
 
     def __init__(self, structure: Structure) -> None:
         self.left = -1
-        """Bytes of the frame still to come. Whoever feeds it sets them before the first ones."""
+        """Bytes of the frame still to come, from its size on; -1 until that is known."""
         self.frame_size = 0
         """Bytes of the frame as its size says, without that; errors count from there."""
-        self.done = False
-        """Whether nothing more of the frame is read."""
         self.fault: str | None = None
-        """Why `receive` reads no more: "frame" where lengths do not add up, or what the structure has set before."""
+        """Why `see` reads no more: "frame" where lengths do not add up, or what the structure has set before."""
         self.view = _NOTHING
         self.at = self.end = self.frame_end = 0
         self._held = bytearray()  # the first bytes of what is wanted in one piece
@@ -61,8 +60,10 @@ class FrameReader:
             view.release()  # the structure keeps it
         self.view = _NOTHING
 
-    def receive(self, view: memoryview) -> int:
-        """Take the next bytes received, from the frame's size on. Returns how many of them are of this frame."""
+    def see(self, view: memoryview) -> int:
+        """Read the next bytes, from the frame's size on: at first at least that. Returns how many are of this frame."""
+        if self.left < 0:
+            self.left = SIZE.size + max(0, SIZE.unpack_from(view)[0])
         end = min(len(view), self.left)
         try:
             self.read(view[:end])
@@ -72,7 +73,29 @@ class FrameReader:
         return end
 
     def _end(self) -> None:
-        self._structure, self.done, self._skip, self.view = None, True, self.left, _NOTHING
+        self._structure, self._skip, self.view = None, self.left, _NOTHING
+
+    # As a ResponseObserver
+
+    @property
+    def done(self) -> bool:
+        """Whether the frame's last byte has come."""
+        return not self.left
+
+    def receive(self, view: memoryview) -> tuple[list[bytes | memoryview], int]:
+        """See the next bytes, which pass as they are."""
+        end = self.see(view)
+        return [view[:end]], end
+
+    def look(self, view: memoryview) -> int:
+        """See bytes amid the frame, and step over those behind them; -1 where the last one is among them."""
+        if len(view) >= self.left:
+            return -1
+        self.see(view)
+        return self.step_over()
+
+    def passed(self) -> None:
+        """Note that the frame has passed whole."""
 
     def step_over(self) -> int:
         """Take the next bytes that nobody reads for received, without the frame's last one; returns how many."""

@@ -52,7 +52,7 @@ def _nothing(_: object) -> None:
 
 
 class RecordCounts(TopicsReader):
-    """Counts one frame: an answer as its ResponseWatcher, a request by `watch`. See FrameReader for how it is fed.
+    """Counts one frame: an answer as its ResponseObserver, a request by `watch`. See FrameReader for how it is fed.
 
     It never raises: what cannot be read is not counted, and `fault` then has the reason, one of `frame` (lengths do not
     add up), `partitions` (too many) and `batch` (a length that no batch has; only its partition is not counted).
@@ -73,7 +73,7 @@ class RecordCounts(TopicsReader):
 
     def watch(self, view: memoryview) -> bool:
         """Take the next bytes. Returns whether the last one has come, after `passed`."""
-        self.receive(view)
+        self.see(view)
         if not self.left:
             self.passed()
         return not self.left

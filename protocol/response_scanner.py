@@ -283,6 +283,9 @@ class FetchResponseScanner:
         """Return what has come of a response that is broken off. Nothing more of it can be received."""
         return [] if self._body is None else self._body.so_far()
 
+    def passed(self) -> None:
+        """It was done before."""
+
     @property
     def is_held(self) -> bool:
         """Whether what has come of the response is held back, all but its head."""
