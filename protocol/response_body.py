@@ -137,7 +137,7 @@ See: TypeAlias = Callable[[int, memoryview, int, int], RecordsSeen]
 
 
 class TopicsReader(FrameReader):
-    """Reads the topics of a frame; subclasses see them."""
+    """Reads the topics of a frame; subclasses see them, and say what becomes of records."""
 
     __slots__ = ("keep", "topic", "topics_behind")
 
@@ -195,6 +195,7 @@ class TopicsReader(FrameReader):
                 view, base, at, end = self.view, self.at, 0, self.end
                 data = view[base : base + max(wanted, _WINDOW)].tobytes()
                 size, rest, wanted = len(data), self.frame_end - base, smallest_topic
+            # what a topic begins with: its name or id, and the count of its partitions
             if not is_flexible:
                 (length,) = string_length(data, at)
                 name_at = at + STRING_LENGTH.size
@@ -209,7 +210,7 @@ class TopicsReader(FrameReader):
                     continue
             name_end = name_at + length
             if not 0 <= length <= longest_name or name_end > rest:
-                raise self.malformed(f"a topic name of {length} bytes is too long", base + at)
+                raise self.malformed(f"a topic has a name of {length} bytes", base + at)
             if not is_flexible:
                 entries = name_end + COUNT.size
                 if entries <= size:
@@ -227,6 +228,7 @@ class TopicsReader(FrameReader):
             topics_left -= 1
             allowed -= partitions
             name = data[name_at:name_end]
+            # most have nothing but idle partitions
             behind = stop + is_flexible
             if behind <= size:
                 block = data[entries:behind]
@@ -236,6 +238,7 @@ class TopicsReader(FrameReader):
                         keep(make(ScannedTopic, (name, kept, none, ())))
                     at = behind
                     continue
+            # all others, and those that are not there as a whole
             at, left = entries, partitions
             headers, records, diverging = [], [], []
             self.topic = name, headers, records, diverging
@@ -249,7 +252,7 @@ class TopicsReader(FrameReader):
                     view, base, at, end = self.view, self.at, 0, self.end
                     data = view[base : base + max(wanted, _WINDOW)].tobytes()
                     size, rest, wanted = len(data), self.frame_end - base, stride
-                if longest > 1:
+                if longest > 1:  # a run of idle partitions
                     run = min(longest, left, (size - at) // stride)
                     block = data[at : at + run * stride]
                     idle = count_idle(block, run)
@@ -262,6 +265,7 @@ class TopicsReader(FrameReader):
                         longest *= _GROWTH
                         continue
                     longest = max(_GROWTH * idle + 1, longest // _GROWTH)
+                # one partition: what is kept of it, and the size of its records
                 (partition,) = int32(data, at)
                 head = data[at : at + head_size]
                 if transactions_at and (
