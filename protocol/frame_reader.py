@@ -55,7 +55,7 @@ class FrameReader:
         if self._structure is None:
             return
         if self._feed(self._structure, view, end):
-            self._end()
+            self.end_reading()
         else:
             view.release()  # the structure keeps it
         self.view = _NOTHING
@@ -69,10 +69,11 @@ class FrameReader:
             self.read(view[:end])
         except MalformedFrame:
             self.fault = self.fault or "frame"
-            self._end()
+            self.end_reading()
         return end
 
-    def _end(self) -> None:
+    def end_reading(self) -> None:
+        """Read nothing more, and let go what the structure keeps."""
         self._structure, self._skip, self.view = None, self.left, _NOTHING
 
     # As a ResponseObserver

@@ -113,12 +113,17 @@ class _Body(TopicsReader):
 
     def so_far(self) -> list[ScannedTopic]:
         """Return what was read of a body that is broken off. Records that are walked count as far as they came."""
+        self.end_reading()
         if self._walked is not None:
             self._walked.size -= max(0, self.left - self._behind_records)
         if self.topic is not None:
             name, headers, records, diverging = self.topic
             self.topics_read.append(ScannedTopic(name, b"".join(headers), records, tuple(diverging)))
         return self.topics_read
+
+    def step_over(self) -> int:
+        """Step over bytes that nobody reads; but all of records that are walked are to be told, as far as they came."""
+        return 0 if self._walked is not None and self.is_within(0) else super().step_over()
 
     # What is read
 

@@ -282,7 +282,7 @@ def test_scanned_response_passes_at_once_amid_its_records(version: int, is_walke
     sent(stream, bytes(data[:200]))
     for start in range(200, 99_200, 1000):
         view = data[start : start + 1000]
-        assert stream.skip(len(view)) or (is_walked and stream.looks(view))
+        assert stream.looks(view) if is_walked else stream.skip(len(view))
     assert not stream.skip(len(data) - 99_200)
     assert not stream.looks(data[99_200:]), "the response's end has to be seen"
     sent(stream, bytes(data[99_200:]))
