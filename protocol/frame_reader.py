@@ -8,8 +8,9 @@ from collections.abc import Generator
 from typing import Final, TypeAlias
 
 from weir.protocol.errors import MalformedFrame
+from weir.protocol.header import SIZE
 from weir.protocol.primitives import STRING_LENGTH
-from weir.protocol.varint import MOST_TAGS, after_tags, read_unsigned_varint
+from weir.protocol.varint import MOST_TAGS, read_tags, read_unsigned_varint
 
 Structure: TypeAlias = Generator[int, None, None]
 """Reads a frame from `at` on. It yields n to have n bytes there in one piece, and may set `at` behind `end` before."""
@@ -19,54 +20,83 @@ _FEW: Final = 64  # elements of an array that may be as small as they like
 _NO_MORE: Final = -1  # wants a structure that has ended: an exception would cost more
 
 
-class CannotRead(Exception):
-    """The frame cannot be read any further; the argument is the reason."""
-
-
 class FrameReader:
-    """Feeds a structure with one frame. It never raises: `fault` has the reason where the frame cannot be read.
-
-    Whoever feeds it sets `left` before the first bytes, which begin with the frame's size.
+    """Feeds a structure with one frame: by `read`, or as a ResponseObserver, which never raises.
 
     A structure reads `view[at:end]`, and moves `at`. The frame ends at `frame_end`, as offset in `view`. After a
-    `yield` all four are other ones, and are to be read anew. `fault` is "frame" where lengths do not add up, or what a
-    CannotRead says.
+    `yield` all four are other ones, and are to be read anew. It raises MalformedFrame where the frame cannot be read
+    any further, and so does `read`. An error does not depend on how the frame is cut into chunks: what is wanted beyond
+    the frame's end is one as soon as it is wanted.
     """
 
-    __slots__ = ("_held", "_skip", "_structure", "_wanted", "at", "done", "end", "fault", "frame_end", "left", "view")
+    __slots__ = (
+        *("_held", "_skip", "_structure", "_wanted"),
+        *("at", "end", "fault", "frame_end", "frame_size", "left", "view"),
+    )
 
     def __init__(self, structure: Structure) -> None:
-        self.fault: str | None = None
         self.left = -1
         """Bytes of the frame still to come, from its size on; -1 until that is known."""
-        self.done = False
-        """Whether it reads nothing more of the frame."""
+        self.frame_size = 0
+        """Bytes of the frame as its size says, without that; errors count from there."""
+        self.fault: str | None = None
+        """Why `see` reads no more: "frame" where lengths do not add up, or what the structure has set before."""
         self.view = _NOTHING
         self.at = self.end = self.frame_end = 0
-        self._held = b""  # the first bytes of what is wanted in one piece
+        self._held = bytearray()  # the first bytes of what is wanted in one piece
         self._skip = 0  # bytes that nobody reads
         self._structure: Structure | None = structure
         self._wanted = 0
 
-    def receive(self, view: memoryview) -> int:
-        """Take the next bytes. Returns how many of them are of this frame."""
-        end = min(len(view), self.left)
+    def read(self, view: memoryview) -> None:
+        """Take the frame's next bytes. Nothing keeps the view."""
+        end = len(view)
         self.left -= end
-        if self._structure is not None:
-            own = view[:end]
-            try:
-                self.done = self._read(self._structure, own, end)
-                if not self.done:
-                    own.release()  # the structure keeps it
-                    if not self.left:
-                        raise CannotRead("frame")
-            except (CannotRead, MalformedFrame) as error:
-                self.done = True
-                self.fault = self.fault or (str(error) if isinstance(error, CannotRead) else "frame")
-            self.view = _NOTHING
-            if self.done:
-                self._structure = None
+        if self._structure is None:
+            return
+        if self._feed(self._structure, view, end):
+            self.end_reading()
+        else:
+            view.release()  # the structure keeps it
+        self.view = _NOTHING
+
+    def see(self, view: memoryview) -> int:
+        """Read the next bytes, from the frame's size on: at first at least that. Returns how many are of this frame."""
+        if self.left < 0:
+            self.left = SIZE.size + max(0, SIZE.unpack_from(view)[0])
+        end = min(len(view), self.left)
+        try:
+            self.read(view[:end])
+        except MalformedFrame:
+            self.fault = self.fault or "frame"
+            self.end_reading()
         return end
+
+    def end_reading(self) -> None:
+        """Read nothing more, and let go what the structure keeps."""
+        self._structure, self._skip, self.view = None, self.left, _NOTHING
+
+    # As a ResponseObserver
+
+    @property
+    def done(self) -> bool:
+        """Whether the frame's last byte has come."""
+        return not self.left
+
+    def receive(self, view: memoryview) -> tuple[list[bytes | memoryview], int]:
+        """See the next bytes, which pass as they are."""
+        end = self.see(view)
+        return [view[:end]], end
+
+    def look(self, view: memoryview) -> int:
+        """See bytes amid the frame, and step over those behind them; -1 where the last one is among them."""
+        if len(view) >= self.left:
+            return -1
+        self.see(view)
+        return self.step_over()
+
+    def passed(self) -> None:
+        """Note that the frame has passed whole."""
 
     def step_over(self) -> int:
         """Take the next bytes that nobody reads for received, without the frame's last one; returns how many."""
@@ -75,7 +105,7 @@ class FrameReader:
         self.left -= size
         return size
 
-    def _read(self, structure: Structure, view: memoryview, end: int) -> bool:
+    def _feed(self, structure: Structure, view: memoryview, end: int) -> bool:
         """Let the structure read `view[:end]`. Returns whether it has read all that it wants."""
         at = 0
         while (at := at + self._skip) <= end:
@@ -85,9 +115,9 @@ class FrameReader:
                 self._held += view[at:stop]
                 if stop > end:
                     return False
-                self.view, self.at, self.end = memoryview(self._held), 0, len(self._held)
+                self.view, self.at, self.end = memoryview(bytes(self._held)), 0, len(self._held)
                 self.frame_end = self.end + end - stop + self.left
-                self._held = b""
+                self._held = bytearray()
                 at = stop
             else:
                 self.view, self.at, self.end, self.frame_end = view, at, end, end + self.left
@@ -95,14 +125,20 @@ class FrameReader:
             self._wanted = next(structure, _NO_MORE)
             if self._wanted == _NO_MORE:
                 return True
+            if self._wanted > self.frame_end - self.at:
+                raise self.malformed(f"the frame ends within {self._wanted} bytes that follow", self.at)
             if self.at < self.end:
-                self._held = bytes(self.view[self.at :])
+                self._held += self.view[self.at :]
             else:
                 self._skip = self.at - self.end
         self._skip = at - end
         return False
 
     # For structures
+
+    def malformed(self, reason: str, at: int) -> MalformedFrame:
+        """Return an error at the offset `at` of `view`."""
+        return MalformedFrame(reason, self.frame_size - self.frame_end + at)
 
     def need(self, size: int) -> Structure:
         """Have `size` bytes in one piece."""
@@ -111,9 +147,9 @@ class FrameReader:
 
     def skip(self, size: int) -> None:
         """Step over bytes, which may not be there yet."""
+        if size > self.frame_end - self.at:
+            raise self.malformed(f"{size} bytes are announced where {self.frame_end - self.at} are left", self.at)
         self.at += size
-        if self.at > self.frame_end:
-            raise CannotRead("frame")
 
     def checked(self, count: int, least: int) -> int:
         """Return an array's count; 0 where it is null. All elements but a few take `least` bytes each, or more.
@@ -122,13 +158,16 @@ class FrameReader:
         """
         left = self.frame_end - self.at
         if count > left or (count - _FEW) * least > left:
-            raise CannotRead("frame")
+            raise self.malformed(f"{count} elements cannot stand in {left} bytes", self.at)
         return max(0, count)
 
     def varint(self) -> Generator[int, None, int]:
         """Read an unsigned varint."""
         while True:
-            value, after = read_unsigned_varint(self.view, self.at)
+            try:
+                value, after = read_unsigned_varint(self.view, self.at)
+            except MalformedFrame as error:
+                raise self.malformed(error.reason, self.at) from None
             if after <= self.end:
                 self.at = after
                 return value
@@ -150,15 +189,21 @@ class FrameReader:
         self.skip(size)
         return size
 
-    def tags(self) -> Structure:
-        """Step over a tag buffer."""
-        after = after_tags(self.view, self.at)
+    def tags(self) -> Generator[int, None, bool]:
+        """Step over a tag buffer. Returns whether tag 0 is in it."""
+        try:
+            has_first, after = read_tags(self.view, self.at)
+        except MalformedFrame as error:
+            raise self.malformed(error.reason, self.at) from None
         if after <= self.end:  # nearly always
             self.at = after
-            return
+            return has_first
+        has_first = False
+        start = self.frame_end - self.at
         count = yield from self.varint()
         if count > MOST_TAGS:
-            raise CannotRead("frame")
+            raise self.malformed(f"a tag buffer has {count} tags", self.frame_end - start)
         for _ in range(count):
-            yield from self.varint()
+            has_first |= not (yield from self.varint())
             self.skip((yield from self.varint()))
+        return has_first

@@ -42,7 +42,6 @@ _SMALLEST_BROKER: Final = 4 + 1 + 4 + 1 + 1
 _SMALLEST_TOPIC: Final = 2 + 2 + 1 + 4
 _CLASSIC_PARTITION_HEAD: Final = 10  # without leader_epoch
 _NO_CLASSIC_ARRAY: Final = b"\xff\xff\xff\xff"
-_NO_CLASSIC_STRING: Final = b"\xff\xff"
 
 
 class MetadataTopic(NamedTuple):
@@ -152,7 +151,7 @@ def _topics(
     smallest = _SMALLEST_PARTITION if has_ids else partition_head + 4 * arrays
     for _ in range(count):
         error_code = int.from_bytes(frame[at : at + 2], signed=True)
-        name, at = _read_nullable_string(frame, at + 2, encoding)
+        name, at = encoding.read_nullable(frame, at + 2)
         topic_id, at = (frame[at : at + ID_SIZE], at + ID_SIZE) if has_ids else (NO_ID, at)
         yield MetadataTopic(error_code, name, topic_id)
         partitions, at = encoding.read_count(frame, at + 1, smallest)  # is_internal is before it
@@ -190,12 +189,6 @@ def _after_correlation_id(frame: bytes, expected: int) -> int:
     return SIZE.size
 
 
-def _read_nullable_string(frame: bytes, at: int, encoding: Encoding) -> tuple[bytes | None, int]:
-    null = b"\x00" if encoding is COMPACT else _NO_CLASSIC_STRING
-    end = at + len(null)
-    return (None, end) if frame[at:end] == null else encoding.read_string(frame, at)
-
-
 def _read_head(frame: bytes, version: int, correlation_id: int, encoding: Encoding) -> tuple[MetadataHead, int, int]:
     """Return the head, the number of topics, and the offset of the first one.
 
@@ -208,10 +201,10 @@ def _read_head(frame: bytes, version: int, correlation_id: int, encoding: Encodi
         broker_id = int.from_bytes(frame[at : at + 4], signed=True)
         host, at = encoding.read_string(frame, at + 4)
         port = int.from_bytes(frame[at : at + 4], signed=True)
-        rack, at = _read_nullable_string(frame, at + 4, encoding)
+        rack, at = encoding.read_nullable(frame, at + 4)
         _, at = encoding.read_tags(frame, at)
         brokers.append(MetadataBroker(broker_id, host, port, rack))
-    cluster_id, at = _read_nullable_string(frame, at, encoding) if version >= 2 else (None, at)
+    cluster_id, at = encoding.read_nullable(frame, at) if version >= 2 else (None, at)
     controller = int.from_bytes(frame[at : at + 4], signed=True)
     topics, at = encoding.read_count(frame, at + 4, _SMALLEST_TOPIC)
     return MetadataHead(tuple(brokers), controller, cluster_id), topics, at

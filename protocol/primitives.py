@@ -15,6 +15,7 @@ from weir.protocol.varint import after_tags, encode_unsigned_varint, read_unsign
 STRING_LENGTH: Final = struct.Struct(">h")
 COUNT: Final = SIZE
 NO_TAGS: Final = b"\x00"
+_NO_CLASSIC_STRING: Final = STRING_LENGTH.pack(-1)
 LONGEST_STRING: Final = 2**15 - 1
 
 
@@ -26,6 +27,9 @@ class Encoding(Protocol):
 
     def read_string(self, frame: bytes, at: int) -> tuple[bytes, int]:
         """Read a string that may not be null. Returns it and the offset after it."""
+
+    def read_nullable(self, frame: bytes, at: int) -> tuple[bytes | None, int]:
+        """Read a string that may be null. Returns it and the offset after it."""
 
     def read_tags(self, frame: bytes, at: int) -> tuple[bytes, int]:
         """Read a tag buffer, if the encoding has them. Returns it and the offset after it."""
@@ -55,6 +59,9 @@ class _Classic:
         (length,) = STRING_LENGTH.unpack_from(frame, at)
         return _checked_string(frame, at, length, start)
 
+    def read_nullable(self, frame: bytes, at: int) -> tuple[bytes | None, int]:
+        return (None, at + 2) if frame[at : at + 2] == _NO_CLASSIC_STRING else self.read_string(frame, at)
+
     def read_tags(self, frame: bytes, at: int) -> tuple[bytes, int]:
         return b"", at
 
@@ -83,6 +90,9 @@ class _Compact:
         length_and_one, start = read_unsigned_varint(frame, at)
         _check_end(frame, at, start)
         return _checked_string(frame, at, length_and_one - 1, start)
+
+    def read_nullable(self, frame: bytes, at: int) -> tuple[bytes | None, int]:
+        return (None, at + 1) if frame[at : at + 1] == b"\x00" else self.read_string(frame, at)
 
     def read_tags(self, frame: bytes, at: int) -> tuple[bytes, int]:
         if frame[at : at + 1] == NO_TAGS:

@@ -10,6 +10,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
+from weir.protocol.frame_reader import FrameReader, Structure
+
 BATCH_HEAD_SIZE: Final = 12
 """Bytes of a batch's offset and size; Kafka's Records.LOG_OVERHEAD."""
 
@@ -51,60 +53,40 @@ class RecordsSeen:
         return self.size
 
 
-class RecordWalker:
-    """Fills a RecordsSeen from record bytes as they pass, in chunks of any size. It keeps at most 11 of the bytes.
-
-    A size that no batch can have ends the walk. The rest counts as cut, since a follower does not keep it either.
-    """
-
-    __slots__ = ("_head", "_next", "_passed", "seen")
-
-    def __init__(self, seen: RecordsSeen) -> None:
-        self.seen = seen
-        self._passed = 0  # record bytes that have passed
-        self._next = 0  # where the next batch begins, counted from the first record byte
-        self._head = b""  # the part of the next batch's first 12 bytes that the last chunk had
-
-    def receive(self, view: memoryview, start: int, end: int) -> None:
-        """Take the partition's next record bytes, `view[start:end]`."""
-        if self._head:
-            missing = BATCH_HEAD_SIZE - len(self._head)
-            head = self._head + bytes(view[start : min(start + missing, end)])
-            if len(head) < BATCH_HEAD_SIZE:
-                self._head = head
-                self._passed += end - start
-                return
-            self._head = b""
-            self._next = _step(self.seen, memoryview(head), self._next, -self._next, self._next + BATCH_HEAD_SIZE)
-        shift = start - self._passed
-        self._passed += end - start
-        self._next = _step(self.seen, view, self._next, shift, self._passed)
-        if self._next < self._passed:
-            self._head = bytes(view[self._next + shift : end])
-
-
 def walk_records(partition: int, view: memoryview, start: int, size: int) -> RecordsSeen:
-    """Return what a RecordWalker finds in the records `view[start : start + size]`, which are there as a whole."""
+    """Return what is seen of the records `view[start : start + size]`, which are there as a whole."""
     if size >= BATCH_HEAD_SIZE + SMALLEST_BATCH:
         (only,) = _SIZE.unpack_from(view, start + _SIZE_AT)
         if only + BATCH_HEAD_SIZE == size:  # one whole batch, which is what a replica in sync mostly gets
             return RecordsSeen(partition, size, size, 1, 0, size, size)
     seen = RecordsSeen(partition, size)
-    _step(seen, view, 0, start, size)
+    _walk(seen, view, start, start + size, start + size)
     return seen
 
 
-def _step(seen: RecordsSeen, view: memoryview, at: int, shift: int, passed: int) -> int:
-    """Walk from the batch at record byte `at` over those whose first 12 bytes are among the first `passed` bytes.
+def see_records(reader: FrameReader, seen: RecordsSeen) -> Structure:
+    """Step over the next `seen.size` bytes, and note what is seen of them.
 
-    Record byte n is at `view[n + shift]`. Returns where the next batch begins; after a cut one, the end of the records.
+    A size that no batch can have ends the walk. The rest counts as cut, since a follower does not keep it either.
     """
-    records_end = seen.size
+    behind = reader.frame_end - reader.at - seen.size
+    while (records_end := reader.frame_end - behind) > reader.at:
+        reader.at = _walk(seen, reader.view, reader.at, reader.end, records_end)
+        if reader.at < records_end:
+            yield BATCH_HEAD_SIZE
+
+
+def _walk(seen: RecordsSeen, view: memoryview, at: int, end: int, records_end: int) -> int:
+    """Walk from the batch at `view[at]` over those whose first 12 bytes are before `end`.
+
+    The partition's records end at `records_end`. Returns where the next batch begins, which may be behind `end`; after
+    a cut one, the end of the records.
+    """
     start = at
-    batches, smallest, largest = seen.batches, seen.smallest or records_end, seen.largest
-    size_from, size_at, last = _SIZE.unpack_from, shift + _SIZE_AT, passed - BATCH_HEAD_SIZE
+    batches, smallest, largest = seen.batches, seen.smallest or seen.size, seen.largest
+    size_from, last = _SIZE.unpack_from, (end if end < records_end else records_end) - BATCH_HEAD_SIZE
     while at <= last:
-        (size,) = size_from(view, at + size_at)
+        (size,) = size_from(view, at + _SIZE_AT)
         whole = size + BATCH_HEAD_SIZE
         if size < SMALLEST_BATCH or at + whole > records_end:
             seen.next_batch_size = whole if size >= SMALLEST_BATCH else 0

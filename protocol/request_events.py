@@ -12,7 +12,7 @@ from weir.protocol.header import RequestHeader
 from weir.protocol.request_head import RequestHead
 from weir.protocol.request_sender import RequestSender
 from weir.protocol.response_scanner import Buffer
-from weir.protocol.response_stream import ResponseWatcher
+from weir.protocol.response_stream import ResponseObserver
 
 OpaqueReason = Literal["tls", "sasl", "not_kafka"]
 
@@ -33,7 +33,7 @@ class Expect(NamedTuple):
     api_key: int
     api_version: int
     correlation_id: int
-    watcher: ResponseWatcher | None = None
+    observer: ResponseObserver | None = None
     """Who sees the answer, as `RequestStream.may_hold` has said."""
 
 

@@ -117,13 +117,23 @@ def _check_size(size: int) -> None:
 # it means in protocol/varint.py.
 
 
-def _end_of_acks(head: Head, api_version: int) -> int:
-    at, row = _after_string(head, FIXED_HEAD), nearest_produce_version(api_version)
+def transactional_id(head: Head, at: int, api_version: int) -> tuple[int, int]:
+    """Return 1 + the length of a Produce's transactional id, 0 where there is none, and the offset after it.
+
+    The client id ends at `at`.
+    """
+    row = nearest_produce_version(api_version)
     if row.is_flexible:
-        at = _after_compact_string(head, after_tags(head, at))
-    elif row.is_transactional:
-        at = _after_string(head, at)
-    return at + _INT16.size
+        length_and_one, at = read_unsigned_varint(head, after_tags(head, at))
+        return length_and_one, at + max(0, length_and_one - 1)
+    if not row.is_transactional:
+        return 0, at
+    is_there = at + _INT16.size <= len(head)
+    return 1 + int(_INT16.unpack_from(head, at)[0]) if is_there else 0, _after_string(head, at)
+
+
+def _end_of_acks(head: Head, api_version: int) -> int:
+    return transactional_id(head, _after_string(head, FIXED_HEAD), api_version)[1] + _INT16.size
 
 
 def _end_of_replica_id(head: Head, row: FetchVersion) -> int:
@@ -139,8 +149,3 @@ def _after_string(head: Head, at: int) -> int:
         return behind_length
     (length,) = _INT16.unpack_from(head, at)
     return behind_length + max(0, int(length))  # -1 is a null string
-
-
-def _after_compact_string(head: Head, at: int) -> int:
-    length_and_one, at = read_unsigned_varint(head, at)
-    return at + max(0, length_and_one - 1)  # 0 is a null string

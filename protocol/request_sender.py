@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from weir.protocol.errors import MalformedFrame
 from weir.protocol.fetch_versions import FETCH_VERSIONS
 from weir.protocol.header import FETCH, FIXED_HEADER, PRODUCE, SHARE_FETCH, SIZE
-from weir.protocol.produce_versions import nearest_produce_version
+from weir.protocol.request_head import transactional_id
 from weir.protocol.varint import after_tags, read_unsigned_varint
 
 _INT16: Final = struct.Struct(">h")
@@ -68,11 +68,12 @@ class RequestSender(NamedTuple):
 
         None where it is not known.
         """
-        try:
-            if self.api_key == PRODUCE:
-                return _timeout_seconds(self.api_version, self.start, self._body_at)
-        except MalformedFrame:
-            return None
+        if self.api_key == PRODUCE:
+            at = self._transactional_id[1]
+            if at + _ACKS_AND_TIMEOUT.size > len(self.start):
+                return None
+            _, milliseconds = _ACKS_AND_TIMEOUT.unpack_from(self.start, at)
+            return max(0, int(milliseconds)) / 1000
         fields = self._fetch_fields
         return None if fields is None else max(0, fields["max_wait_ms"]) / 1000
 
@@ -115,56 +116,31 @@ class RequestSender(NamedTuple):
     @property
     def is_transactional(self) -> bool:
         """Whether it is a Produce request with a transactional id."""
+        return self.api_key == PRODUCE and self._transactional_id[0] > 0
+
+    @property
+    def _transactional_id(self) -> tuple[int, int]:
+        """1 + the length of a Produce's transactional id, and where it ends: as far as the start goes, if not known."""
         try:
-            return self.api_key == PRODUCE and _has_transaction(self.api_version, self.start, self._body_at)
-        except MalformedFrame:
-            return False
+            return transactional_id(self.start, self._body_at, self.api_version)
+        except MalformedFrame:  # the broker judges it
+            return 0, len(self.start)
 
     @property
     def _fetch_fields(self) -> dict[str, int] | None:
         """The fixed fields of a Fetch; None where they are not known."""
-        try:
-            return _fetch_fields(self.api_version, self.start, self._body_at) if self.api_key == FETCH else None
-        except MalformedFrame:  # the broker judges it
+        row, at = FETCH_VERSIONS.get(self.api_version), self._body_at
+        if self.api_key != FETCH or row is None:
             return None
+        try:
+            at = after_tags(self.start, at) if row.is_flexible else at
+        except MalformedFrame:
+            return None
+        head = row.request_head
+        if at + head.layout.size > len(self.start):
+            return None
+        return dict(zip(head.names, head.layout.unpack_from(self.start, at), strict=True))
 
     @property
     def _body_at(self) -> int:
         return CLIENT_ID_AT + _INT16.size + len(self.client_id or b"")
-
-
-def _fetch_fields(api_version: int, start: bytes, at: int) -> dict[str, int] | None:
-    row = FETCH_VERSIONS.get(api_version)
-    if row is None:
-        return None
-    head = row.request_head
-    if row.is_flexible:
-        at = after_tags(start, at)
-    if at + head.layout.size > len(start):
-        return None
-    return dict(zip(head.names, head.layout.unpack_from(start, at), strict=True))
-
-
-def _has_transaction(api_version: int, start: bytes, at: int) -> bool:
-    length, _ = _transactional_id(api_version, start, at)
-    return length > 0
-
-
-def _timeout_seconds(api_version: int, start: bytes, at: int) -> float | None:
-    _, at = _transactional_id(api_version, start, at)
-    if at + _ACKS_AND_TIMEOUT.size > len(start):
-        return None
-    _, milliseconds = _ACKS_AND_TIMEOUT.unpack_from(start, at)
-    return max(0, int(milliseconds)) / 1000
-
-
-def _transactional_id(api_version: int, start: bytes, at: int) -> tuple[int, int]:
-    """Return 1 + the length of a Produce's transactional id, 0 where it has none, and where the id ends."""
-    row = nearest_produce_version(api_version)
-    if row.is_flexible:
-        length_and_one, at = read_unsigned_varint(start, after_tags(start, at))
-    elif row.is_transactional and at + _INT16.size <= len(start):
-        length_and_one, at = 1 + int(_INT16.unpack_from(start, at)[0]), at + _INT16.size
-    else:
-        return 0, at if not row.is_transactional else len(start)
-    return length_and_one, at + max(0, length_and_one - 1)

@@ -30,7 +30,7 @@ from weir.protocol.request_events import (
 from weir.protocol.request_head import Head, RequestHead, read_request_head
 from weir.protocol.request_sender import MOST_FETCH_START, MOST_START, RequestSender
 from weir.protocol.request_topics import Runs
-from weir.protocol.response_stream import ResponseWatcher
+from weir.protocol.response_stream import ResponseObserver
 from weir.protocol.steps import Steps, T, at_once
 
 DEFAULT_FETCH_SIZE_LIMIT: Final = 16 * 2**20
@@ -93,7 +93,7 @@ class RequestStream(FrameStream):
         super().__init__()
         self.fetch_size_limit = fetch_size_limit
         self.decode_fetch = decode_fetch
-        self.may_hold: Callable[[RequestHead, Head, bool], ResponseWatcher | bool] | None = None
+        self.may_hold: Callable[[RequestHead, Head, bool], ResponseObserver | bool] | None = None
         self.consumed = 0
         """Bytes taken of the view that was given last, where the caller has stopped, or has every event."""
         self._first = True
@@ -296,17 +296,19 @@ class RequestStream(FrameStream):
         is_known = api_version in DECODED_VERSIONS or (replica_id is not None and replica_id < 0)
         if api_key == FETCH and reason is None and not is_known:
             reason = "fetch_version"
-        watcher: ResponseWatcher | bool = False
+        observer: ResponseObserver | bool = False
         if self.may_hold is not None:
-            watcher = self.may_hold(head, frame, reason is not None)
-        if watcher is True:
+            observer = self.may_hold(head, frame, reason is not None)
+        if observer is True:
             start = bytes(frame[: min(MOST_START if api_key == PRODUCE else MOST_FETCH_START, head.frame_size)])
             sender = RequestSender(head.api_key, head.api_version, start)
             events.append(RequestBegins(head, sender, may_be_replicas=reason is not None))
         if reason is not None:
             events.append(Undecoded(reason, api_version, replica_id))
         if expects_response:
-            events.append(Expect(api_key, api_version, correlation_id, None if isinstance(watcher, bool) else watcher))
+            events.append(
+                Expect(api_key, api_version, correlation_id, None if isinstance(observer, bool) else observer)
+            )
         if api_key == SASL_HANDSHAKE and api_version == 0:
             # Tokens without a header follow, for as long as the mechanism needs (KIP-152 ended that with v1).
             self.opaque = True

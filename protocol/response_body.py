@@ -1,56 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the topics of a Fetch response while their bytes pass.
+"""Reads topics and their partitions, each with its records, while the bytes pass: of a Fetch answer, or of a Produce.
 
-`ResponseBody` knows the structure of every version, unit by unit and byte by byte: the head of a topic, a partition,
-the end of a topic. This is slow. So its subclasses read whole runs of usual units within one chunk, and stop at
-everything else: a unit that the chunk cuts off, rare fields, and errors. Errors are raised only here, so they do not
-depend on how a response is cut into chunks.
+This is the one place that knows their structure. Subclasses of `TopicsReader` decide what becomes of records.
+
+Usual partitions of a Fetch answer have no records, transactions or tags. All of these have one size, so a run of them
+is compared column by column. Runs grow while they fit, and shrink to single steps where records appear. So neither one
+active partition among thousands nor thousands of active ones are slow.
 """
 
 import struct
-from collections.abc import Container, Generator
-from dataclasses import InitVar, dataclass, field
+from collections.abc import Callable, Generator
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from weir.protocol.errors import MalformedFrame
-from weir.protocol.fetch_versions import ABORTED_TRANSACTION_SIZE, TOPIC_ID_SIZE, FetchVersion
+from weir.protocol.fetch_versions import ABORTED_TRANSACTION_SIZE, TOPIC_ID_SIZE, fetch_version
+from weir.protocol.frame_reader import FrameReader, Structure
 from weir.protocol.header import SIZE
-from weir.protocol.primitives import COUNT, LONGEST_STRING, STRING_LENGTH
-from weir.protocol.records import RecordsSeen, RecordWalker
-from weir.protocol.take_out import Passing, TakeOut
-from weir.protocol.varint import LONGEST_VARINT, MOST_TAGS
+from weir.protocol.primitives import COUNT, STRING_LENGTH
+from weir.protocol.records import RecordsSeen
+from weir.protocol.varint import read_unsigned_varint
 
 RESPONSE_ENTRY: Final = struct.Struct(">ihqi")
 """What is kept of a partition: partition, error_code, high_watermark, bytes of its records (-1: null)."""
 
-HEAD_SIZE: Final = RESPONSE_ENTRY.size - SIZE.size
-"""Bytes of partition, error_code and high_watermark, with which a partition begins in every version."""
-
-_LONGEST_NAME: Final = 255
-"""The most bytes that a topic's name may have (Kafka's limit is 249); a leader that sends a longer one is not trusted.
-"""
-
-_NO_BOUND: Final = 2**63
-_NULL: Final = -1  # null records take no bytes
-
-
-Unit: TypeAlias = Generator[int, bytes, None]
-"""Reads a unit of a frame. It yields n > 0 to be sent the next n bytes whole, and n < 0 to have -n bytes skipped."""
-
-
-class _LongVarint(Exception):
-    """An unsigned varint does not end within LONGEST_VARINT bytes, which were read."""
-
-
-def _varint() -> Generator[int, bytes, int]:
-    """Read an unsigned varint, for use within a unit. Raises _LongVarint."""
-    value = 0
-    for index in range(LONGEST_VARINT):
-        (byte,) = yield 1
-        value |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return value
-    raise _LongVarint
+_HEAD_SIZE: Final = RESPONSE_ENTRY.size - SIZE.size  # with which a partition of an answer begins in every version
+_FIRST_RUN: Final = 4  # partitions in the first run
+_GROWTH: Final = 4  # the factor by which a run that fits grows, and one that does not shrinks
+_WINDOW: Final = 2**14  # bytes that are copied to be read
+_ONE_BYTE: Final = 0x80  # what is below takes one byte as a varint
+_EMPTY: Final = SIZE.pack(0)
+_NULL: Final = SIZE.pack(-1)
+_NO_REPLICA: Final = SIZE.pack(-1)
 
 
 class ScannedTopic(NamedTuple):
@@ -68,306 +49,322 @@ class ScannedTopic(NamedTuple):
     diverging: tuple[int, ...] = ()
 
 
-@dataclass(eq=False, repr=False, slots=True)
-class ResponseBody:
-    """What follows a response's head: `_topics_left` topics in the last `left` bytes of a frame of `_frame_size` bytes.
+class TopicsLayout:
+    """How topics, and partitions with records, are laid out. An idle partition has no transactions, records or tags.
 
-    It raises MalformedFrame when there are more than `most_partitions` (None is no bound). `topics` is complete when
-    `left` is 0. `behind_topics` is how many bytes of the frame follow the topics array; -1 until that is known.
+    - `by_id`: topics go by their ids.
+    - `fixed`: bytes of a partition in front of aborted transactions, or of its records' size.
+    - `between`: bytes between aborted transactions and that size; None where there are no transactions.
     """
 
-    _row: FetchVersion
-    _topics_left: int
-    left: int
-    _frame_size: int
-    _walk: Container[bytes]
-    most_partitions: InitVar[int | None]
-    topics: list[ScannedTopic] = field(default_factory=list)
-    behind_topics: int = -1
-    take_out: TakeOut | None = None
-    """What to ask about each partition's records, while some may be taken out."""
-    _smallest: int = field(init=False)
-    _transactions_at: int = field(init=False)
-    _allowed: int = field(init=False)  # partitions that may still come
-    _longest_name: int = field(init=False)
-    # the topic being read
-    _in_topic: bool = False
-    _name: bytes = b""
-    _is_walked: bool = False
-    _partitions_left: int = 0
-    _seen_headers: list[bytes] = field(default_factory=list)
-    _records: list[RecordsSeen] = field(default_factory=list)
-    _diverging: list[int] = field(default_factory=list)
-    # the unit being read
-    _unit: Unit | None = None
-    _wanted: int = 0  # bytes that the unit waits for
-    _held: bytearray = field(default_factory=bytearray)  # the first of these bytes
-    _skip: int = 0  # bytes that the unit skips
-    _walker: RecordWalker | None = None  # sees the skipped bytes, if they are records
+    def __init__(self, fixed: int, between: int | None = None, *, is_flexible: bool, by_id: bool) -> None:
+        self.is_flexible = is_flexible
+        self.between = between or 0
+        self.count_size = 1 if is_flexible else COUNT.size
+        """Bytes of a count or size that is null or 0."""
+        self.size_at = fixed + (0 if between is None else self.count_size + between)
+        """Where an idle partition has the size of its records."""
+        self.stride = self.size_at + self.count_size + is_flexible
+        """Bytes of an idle partition, the least that one takes."""
+        length = 1 if is_flexible else STRING_LENGTH.size
+        self.smallest_topic = (TOPIC_ID_SIZE if by_id else length) + self.count_size + is_flexible
+        no_bytes = (b"\x00", b"\x01") if is_flexible else (_NULL, _EMPTY)  # null or empty records, or transactions
+        tags = bytes(2 * is_flexible)  # of a partition, and of its topic
+        before = [b""] if between is None else [some + _NO_REPLICA[:between] for some in no_bytes]
+        idle_ends = tuple([some + size + tags for some in before for size in no_bytes])
+        self._numbers = (fixed, self.size_at)[between is None :]
+        """Where an idle partition has numbers that stand for nothing."""
+        self._empty = no_bytes[1][-1]
+        self._low = self.size_at + self.count_size - 1  # the size's last byte, which tells null from empty
+        head = min(_HEAD_SIZE, self.stride)
+        self._heads = struct.Struct(f">{head}s{self.stride - head}x")
+        # together, as every frame needs all of them
+        transactions_at = None if between is None else fixed
+        self.facts = is_flexible, by_id, self.stride, self.size_at, transactions_at, self.smallest_topic
+        is_kept = self.stride == RESPONSE_ENTRY.size and not is_flexible  # a RESPONSE_ENTRY as it came
+        self.of_idle = idle_ends, self.count_idle, is_kept, self.shortened
 
-    def __post_init__(self, most_partitions: int | None) -> None:
-        row = self._row
-        self.behind_topics = -1 if self._topics_left else self.left
-        self._smallest = smallest_partition(row)
-        self._transactions_at = row.response_partition.layout.size if row.has_aborted_transactions else 0
-        self._allowed = _NO_BOUND if most_partitions is None else most_partitions
-        self._longest_name = LONGEST_STRING if most_partitions is None else _LONGEST_NAME
+    def count_idle(self, partitions: bytes, count: int) -> int:
+        """Return how many of `count` partitions come before the first one that is not idle.
 
-    def walk(self, view: memoryview, at: int, end: int) -> None:
-        """Read `view[at:end]`, which is of this frame only, and begins where the last chunk ended."""
-        while at < end:
-            if self._skip:
-                at = self._pass_over(view, at, end)
-            elif self._unit is not None:
-                at = self._take(view, at, end)
-            elif self._in_topic:
-                if self._partitions_left:
-                    start, at = at, self._read_partitions(view, at, end)
-                    if at == start and self._unit is None:
-                        self._begin(self._partition())
-                else:
-                    self._begin(self._topic_end())
-            elif self._topics_left:
-                start, at = at, self._read_topics(view, at, end)
-                if at == start and self._unit is None:
-                    self._begin(self._topic())
-            elif self._row.is_flexible and self.left == self.behind_topics:
-                self._begin(self._response_end())
-            else:
-                raise MalformedFrame(f"{self.left} bytes follow the last topic", self._frame_size - self.left)
-
-    def finish(self) -> None:
-        """Note that the frame's last byte was read. MalformedFrame where more is announced."""
-        if self._topics_left:
-            raise MalformedFrame(f"the frame ends with {self._topics_left} topics to come", self._frame_size)
-        if self._row.is_flexible and self.behind_topics <= 0:
-            raise MalformedFrame("the frame ends without the response's tags", self._frame_size)
-
-    def so_far(self) -> list[ScannedTopic]:
-        """Return what was read of a body that is broken off. Records that are walked count as far as they came."""
-        if self._walker is not None:
-            self._walker.seen.size -= self._skip
-        if self._in_topic:
-            self._leave_topic()
-        return self.topics
-
-    def is_within(self, size: int) -> bool:
-        """Whether the next `size` bytes all lie in the middle of what is skipped, such as one partition's records."""
-        return size < self._skip
-
-    def step_over(self) -> int:
-        """Count bytes that are skipped as read, but for their last one. Returns how many; 0 while records are walked.
-
-        So the caller can let as many bytes pass without giving them to `walk`.
+        It may be 0 where bytes of a size look as if there were none. What follows records is no partition.
         """
-        if self._walker is not None or self._skip < 2:
-            return 0
-        size = self._skip - 1  # with the last one the unit ends, and perhaps the frame
-        self._skip = 1
-        self.left -= size
-        return size
+        stride = self.stride
+        if self.is_flexible:
+            for at in self._numbers:
+                count -= len(partitions[at : count * stride : stride].lstrip(b"\x00\x01"))
+            return count - len(partitions[stride - 1 : count * stride : stride].lstrip(b"\x00"))
+        for at in self._numbers:  # 0 or -1: four equal bytes
+            low = partitions[at + 3 : count * stride : stride]
+            if low.count(0) + low.count(0xFF) < count:
+                above = partitions[at + 2 : count * stride : stride]
+                count -= max(len(low.lstrip(b"\x00\xff")), len(above.lstrip(b"\x00\xff")))
+                low = low[:count]
+            end = count * stride
+            if low != partitions[at + 2 : end : stride]:
+                return 0
+            if low != partitions[at + 1 : end : stride] or low != partitions[at:end:stride]:
+                return 0
+        return count
 
-    # Runs, for subclasses to read. Each takes what it can of `view[at:end]`, and returns where it stopped.
-
-    def _read_topics(self, view: memoryview, at: int, end: int) -> int:
-        raise NotImplementedError
-
-    def _read_partitions(self, view: memoryview, at: int, end: int) -> int:
-        raise NotImplementedError
-
-    # Bytes for the unit being read
-
-    def _begin(self, unit: Unit) -> None:
-        """Begin to read a unit, of which nothing was taken yet."""
-        self._unit = unit
-        self._go_on(None)
-
-    def _go_on(self, data: bytes | None) -> None:
-        assert self._unit is not None  # noqa: S101
-        try:
-            wanted = next(self._unit) if data is None else self._unit.send(data)
-        except StopIteration:
-            self._unit = None
-            return
-        except _LongVarint:
-            raise self._malformed("a varint is longer than 5 bytes", self.left + LONGEST_VARINT) from None
-        if abs(wanted) > self.left:
-            raise self._malformed(f"{abs(wanted)} bytes are announced where {self.left} are left")
-        if wanted > 0:
-            self._wanted = wanted
-        else:
-            self._skip = -wanted
-
-    def _take(self, view: memoryview, at: int, end: int) -> int:
-        held = self._held
-        stop = min(at + self._wanted - len(held), end)
-        held += view[at:stop]
-        self.left -= stop - at
-        if len(held) == self._wanted:
-            self._held = bytearray()
-            self._go_on(bytes(held))
-        return stop
-
-    def _pass_over(self, view: memoryview, at: int, end: int) -> int:
-        stop = min(at + self._skip, end)
-        if self._walker is not None:
-            self._walker.receive(view, at, stop)
-        self._skip -= stop - at
-        self.left -= stop - at
-        if not self._skip:
-            self._walker = None
-            self._go_on(None)
-        return stop
-
-    # The structure
-
-    def _topic(self) -> Unit:
-        row = self._row
-        if row.names_topics_by_id:
-            name = yield TOPIC_ID_SIZE
-        else:
-            start = self.left
-            if row.is_flexible:
-                length = (yield from _varint()) - 1
-            else:
-                (length,) = STRING_LENGTH.unpack((yield STRING_LENGTH.size))
-            if not 0 <= length <= min(LONGEST_STRING, self.left):
-                raise self._malformed(f"a topic name of {length} bytes does not fit into the frame", start)
-            if length > self._longest_name:
-                raise self._malformed(f"a topic name has {length} bytes", start)
-            name = (yield length) if length else b""
-        start = self.left
-        partitions = yield from self._count()
-        if partitions < 0 or partitions * self._smallest > self.left:
-            raise self._malformed(f"{partitions} partitions cannot stand in {self.left} bytes", start)
-        if partitions > self._allowed:
-            raise self._malformed(
-                f"{partitions} partitions come where {self._allowed} are left of those asked for", start
-            )
-        self._enter_topic(name, partitions)
-
-    def _partition(self) -> Unit:
-        row = self._row
-        head = (yield row.response_partition.layout.size)[:HEAD_SIZE]
-        (partition,) = SIZE.unpack_from(head)
-        if row.has_aborted_transactions:
-            start = self.left
-            transactions = yield from self._count()
-            if transactions < _NULL:
-                raise self._malformed(f"{transactions} aborted transactions are announced", start)
-            if row.is_flexible:
-                for _ in range(transactions):
-                    yield -ABORTED_TRANSACTION_SIZE
-                    yield from self._tags()
-            elif transactions > 0:
-                yield -transactions * ABORTED_TRANSACTION_SIZE
-        if row.has_preferred_read_replica:
-            yield SIZE.size
-        start = self.left
-        size = yield from self._count()
-        if size < _NULL:
-            raise self._malformed(f"records have a size of {size}", start)
-        if size + (self._partitions_left - 1) * self._smallest > self.left:
-            raise self._malformed(f"{size} bytes of records pass the end of the frame", start)
-        self._seen_headers.append(head + SIZE.pack(size))
-        yield from self._records_of(partition, max(size, 0), start)
-
-    def _records_of(self, partition: int, size: int, length: int = 0) -> Unit:
-        """Read a partition's records, and what follows them.
-
-        `length` is what was left of the frame where their size stands; without it nothing is taken out of them.
-        """
-        if size:
-            take_out = self.take_out if length else None
-            passing = Passing.ALL if take_out is None else take_out.passing(self._name, partition, size)
-            if passing is Passing.NOTHING:
-                yield from self._taken_out(partition, size, length)
-            else:
-                walks = self._is_walked or passing is Passing.WHOLE_BATCHES
-                seen = RecordsSeen(partition, size, complete_bytes=0 if walks else size)
-                self._records.append(seen)
-                self._walker = RecordWalker(seen) if walks else None
-                records = self.left
-                yield -size
-                if passing is Passing.WHOLE_BATCHES and seen.cut_bytes and take_out is not None:
-                    length_at, records_at = self._frame_size - length, self._frame_size - records
-                    take_out.shorten(length_at, records_at, size, seen.take_out_tail())
-        yield from self._partition_end(partition)
-
-    def _taken_out(self, partition: int, size: int, length: int) -> Unit:
-        """Read records that do not pass: one whole batch, or its bytes up to the end where it was cut."""
-        assert self.take_out is not None  # noqa: S101
-        self.take_out.shorten(self._frame_size - length, self._frame_size - self.left, size, 0)
-        seen = RecordsSeen(partition, size)
-        self._walker = RecordWalker(seen)
-        yield -size
-        next_size = seen.largest or seen.next_batch_size
-        self._records.append(RecordsSeen(partition, 0, next_batch_size=next_size, taken_out=size))
-
-    def _partition_end(self, partition: int) -> Unit:
-        if self._row.is_flexible and (yield from self._tags()):  # tag 0 is the diverging epoch
-            self._diverging.append(partition)
-        self._partitions_left -= 1
-        if not self._partitions_left and not self._row.is_flexible:
-            self._leave_topic()
-
-    def _topic_end(self) -> Unit:
-        yield from self._tags()
-        self._leave_topic()
-
-    def _response_end(self) -> Unit:
-        yield from self._tags()
-
-    def _tags(self) -> Generator[int, bytes, bool]:
-        """Read a tag buffer, skipping the tags' contents. Returns whether tag 0 is among them."""
-        start, has_first = self.left, False
-        count = yield from _varint()
-        if count > MOST_TAGS:
-            raise self._malformed(f"a tag buffer has {count} tags", start)
-        for _ in range(count):
-            has_first |= (yield from _varint()) == 0
-            size = yield from _varint()
-            if size:
-                yield -size
-        return has_first
-
-    def _count(self) -> Generator[int, bytes, int]:
-        """Read an array's count or the size of records; -1 where it is null."""
-        if self._row.is_flexible:
-            return (yield from _varint()) - 1
-        return int(COUNT.unpack((yield COUNT.size))[0])
-
-    def _enter_topic(self, name: bytes, partitions: int) -> None:
-        self._topics_left -= 1
-        self._in_topic = True
-        self._name = name
-        self._is_walked = name in self._walk
-        self._partitions_left = partitions
-        self._allowed -= partitions
-        self._seen_headers, self._records, self._diverging = [], [], []
-        if not partitions and not self._row.is_flexible:
-            self._leave_topic()
-
-    def _leave_topic(self) -> None:
-        headers = b"".join(self._seen_headers)
-        # takes half as long as the class's own constructor
-        self.topics.append(tuple.__new__(ScannedTopic, (self._name, headers, self._records, tuple(self._diverging))))
-        self._in_topic = False
-        if not self._topics_left:
-            self.behind_topics = self.left
-
-    def _malformed(self, reason: str, left: int | None = None) -> MalformedFrame:
-        """Return an error at the place where `left` bytes of the frame are still to come; by default here."""
-        return MalformedFrame(reason, self._frame_size - (self.left if left is None else left))
+    def shortened(self, partitions: bytes, count: int) -> bytes:
+        """Return a RESPONSE_ENTRY for each of `count` idle partitions."""
+        empty, low = self._empty, self._low
+        if count == 1:
+            return partitions[:_HEAD_SIZE] + (_EMPTY if partitions[low] == empty else _NULL)
+        heads = [head for (head,) in self._heads.iter_unpack(partitions)]
+        sizes = partitions[low :: self.stride]
+        some = sizes.count(empty)
+        if some in (0, count):
+            return (_EMPTY if some else _NULL).join([*heads, b""])
+        return b"".join([head + (_EMPTY if size == empty else _NULL) for head, size in zip(heads, sizes, strict=True)])
 
 
-def smallest_partition(row: FetchVersion) -> int:
-    """Return the least bytes that a partition of a response takes: without transactions, records and tags."""
-    count = 1 if row.is_flexible else COUNT.size
-    return (
-        row.response_partition.layout.size
-        + count * row.has_aborted_transactions
-        + SIZE.size * row.has_preferred_read_replica
-        + count
-        + row.is_flexible
+@lru_cache
+def answer_layout(api_version: int) -> TopicsLayout:
+    """Return the layout of a Fetch answer, of a version in FETCH_VERSIONS."""
+    row = fetch_version(api_version)
+    return TopicsLayout(
+        row.response_partition.layout.size,
+        SIZE.size * row.has_preferred_read_replica if row.has_aborted_transactions else None,
+        is_flexible=row.is_flexible,
+        by_id=row.names_topics_by_id,
     )
+
+
+See: TypeAlias = Callable[[int, memoryview, int, int], RecordsSeen]
+"""Sees the records of a partition: its number, the view, the offset where they begin, and their bytes."""
+
+
+class TopicsReader(FrameReader):
+    """Reads the topics of a frame; subclasses see them, and say what becomes of records."""
+
+    __slots__ = ("keep", "topic", "topics_behind")
+
+    def __init__(self, structure: Structure, keep: Callable[[ScannedTopic], object] | None) -> None:
+        super().__init__(structure)
+        self.keep = keep
+        """Gets each topic when it is read, if any. The last records that are not walked may still have to pass."""
+        self.topic: tuple[bytes, list[bytes], list[RecordsSeen], list[int]] | None = None
+        """What ScannedTopic has, of a topic that is being read; None between topics."""
+        self.topics_behind = -1
+        """Bytes of the frame behind the topics array; -1 while topics are to come."""
+
+    # For subclasses to see what is read
+
+    def enter(self, name: bytes) -> See | None:
+        """Note that partitions of this topic follow. Returns what sees records that are there whole, if that is so."""
+        raise NotImplementedError
+
+    def records(self, partition: int, size: int, size_bytes: int, seen: list[RecordsSeen]) -> Structure | None:
+        """Move `at` over a partition's `size` bytes of records, which begin there; at once, or as a structure.
+
+        The size itself stands in the `size_bytes` bytes in front of them. Add to `seen` what is seen of them.
+        """
+        raise NotImplementedError
+
+    def wrong_count(self, partitions: int, allowed: int, at: int) -> MalformedFrame:
+        """Return the error that a count of partitions at the offset `at` of the view is impossible, or too high."""
+        if partitions <= allowed:
+            return self.malformed(f"{partitions} partitions cannot stand in what is left of the frame", at)
+        return self.malformed(f"{partitions} partitions come where {allowed} are left of those asked for", at)
+
+    # The structure. What is hot is read by local names, plainly.
+
+    def read_topics(self, layout: TopicsLayout, topics_left: int, allowed: int, longest_name: int) -> Structure:
+        """Read `topics_left` topics of at most `allowed` partitions in all, with names of at most so many bytes."""
+        is_flexible, by_id, stride, size_at, transactions_at, smallest_topic = layout.facts
+        idle_ends, count_idle, is_kept, shortened = layout.of_idle
+        head_size = RESPONSE_ENTRY.size if is_kept else _HEAD_SIZE
+        string_length, int32, pack = STRING_LENGTH.unpack_from, SIZE.unpack_from, SIZE.pack
+        keep, make = self.keep, tuple.__new__  # the latter at half of what the class's own constructor costs
+        none: list[RecordsSeen] = []  # one for all topics without records
+        headers: list[bytes]
+        records: list[RecordsSeen]
+        diverging: list[int]
+        wanted = smallest_topic
+        # `data` is a copy of what stands in the view from `base` on, as slices of bytes take half as long as those of a
+        # view. `at` is an offset in it; it ends at `size`, and the frame at `rest`.
+        view, base, at, end = self.view, self.at, 0, self.end
+        data, size, rest = b"", 0, 0
+        while topics_left:
+            if at + wanted > size:
+                self.at = base + at
+                if self.at + wanted > self.end:
+                    yield wanted
+                view, base, at, end = self.view, self.at, 0, self.end
+                data = view[base : base + max(wanted, _WINDOW)].tobytes()
+                size, rest, wanted = len(data), self.frame_end - base, smallest_topic
+            # what a topic begins with: its name or id, and the count of its partitions
+            if not is_flexible:
+                (length,) = string_length(data, at)
+                name_at = at + STRING_LENGTH.size
+            elif by_id:
+                name_at, length = at, TOPIC_ID_SIZE
+            elif data[at] < _ONE_BYTE:
+                name_at, length = at + 1, data[at] - 1
+            else:
+                length, name_at = self._compact_count(data, at, base)
+                if name_at > size:
+                    wanted = name_at - at
+                    continue
+            name_end = name_at + length
+            if not 0 <= length <= longest_name or name_end > rest:
+                raise self.malformed(f"a topic has a name of {length} bytes", base + at)
+            if not is_flexible:
+                entries = name_end + COUNT.size
+                if entries <= size:
+                    (partitions,) = int32(data, name_end)
+            elif name_end < size and data[name_end] < _ONE_BYTE:
+                partitions, entries = data[name_end] - 1, name_end + 1
+            else:
+                partitions, entries = self._compact_count(data, name_end, base)
+            if entries > size:
+                wanted = entries - at
+                continue
+            stop = entries + partitions * stride
+            if not 0 <= partitions <= allowed or stop > rest:
+                raise self.wrong_count(partitions, allowed, base + name_end)
+            topics_left -= 1
+            allowed -= partitions
+            name = data[name_at:name_end]
+            # most have nothing but idle partitions
+            behind = stop + is_flexible
+            if behind <= size:
+                block = data[entries:behind]
+                if block.endswith(idle_ends) and (partitions == 1 or count_idle(block, partitions) == partitions):
+                    if keep:
+                        kept = block if is_kept else shortened(block[: stop - entries], partitions)
+                        keep(make(ScannedTopic, (name, kept, none, ())))
+                    at = behind
+                    continue
+            # all others, and those that are not there as a whole
+            at, left = entries, partitions
+            headers, records, diverging = [], [], []
+            self.topic = name, headers, records, diverging
+            see = self.enter(name)
+            wanted, longest = stride, min(_FIRST_RUN, partitions)
+            while left:
+                if at + wanted > size:
+                    self.at = base + at
+                    if self.at + wanted > self.end:
+                        yield wanted
+                    view, base, at, end = self.view, self.at, 0, self.end
+                    data = view[base : base + max(wanted, _WINDOW)].tobytes()
+                    size, rest, wanted = len(data), self.frame_end - base, stride
+                if longest > 1:  # a run of idle partitions
+                    run = min(longest, left, (size - at) // stride)
+                    block = data[at : at + run * stride]
+                    idle = count_idle(block, run)
+                    if idle and keep:
+                        kept = block[: idle * stride]
+                        headers.append(kept if is_kept else shortened(kept, idle))
+                    at += idle * stride
+                    left -= idle
+                    if idle == run:
+                        longest *= _GROWTH
+                        continue
+                    longest = max(_GROWTH * idle + 1, longest // _GROWTH)
+                # one partition: what is kept of it, and the size of its records
+                (partition,) = int32(data, at)
+                head = data[at : at + head_size]
+                if transactions_at and (
+                    data[at + transactions_at] > 1
+                    if is_flexible
+                    else int32(data, at + transactions_at)[0] not in (0, -1)
+                ):
+                    self.at = base + at + transactions_at
+                    count, size_bytes = yield from self._behind_transactions(layout)
+                    view, base, at, end, size = self.view, self.at, 0, self.end, 0
+                    rest, size_from = self.frame_end - base, -size_bytes
+                elif not is_flexible:
+                    size_from = at + size_at
+                    at = size_from + COUNT.size
+                    (count,) = int32(data, size_from)
+                else:
+                    size_from = at + size_at
+                    count, behind = data[size_from] - 1, size_from + 1
+                    if count < _ONE_BYTE - 1:
+                        pass
+                    elif data[behind] < _ONE_BYTE:  # it is there, as tags follow
+                        count += (data[behind] - 1) * _ONE_BYTE
+                        behind += 1
+                    else:
+                        count, behind = self._compact_count(data, size_from, base)
+                        if behind > size:
+                            wanted, longest = behind - at, 1
+                            continue
+                    at = behind
+                left -= 1
+                if not -1 <= count <= rest - at - left * stride:
+                    raise self.malformed(f"records of {count} bytes do not fit into the frame", base + size_from)
+                if keep:
+                    headers.append(head if is_kept else head + pack(count))
+                if count <= 0:
+                    longest *= _GROWTH
+                elif see is not None and base + at + count <= end:
+                    records.append(see(partition, view, base + at, count))
+                    at += count
+                else:
+                    self.at = base + at
+                    more = self.records(partition, count, at - size_from, records)
+                    if more is None:
+                        at = self.at - base
+                    else:
+                        data = block = b""  # not kept while records pass
+                        yield from more
+                        view, base, at, end, size = self.view, self.at, 0, self.end, 0
+                        rest = self.frame_end - base
+                if is_flexible:
+                    if not data[at] if at < size else base + at < end and not view[base + at]:
+                        at += 1
+                        continue
+                    self.at = base + at
+                    if (yield from self.tags()):  # tag 0 is the diverging epoch
+                        diverging.append(partition)
+                    view, base, at, end, size = self.view, self.at, 0, self.end, 0
+                    rest = self.frame_end - base
+            if is_flexible:
+                if not data[at] if at < size else base + at < end and not view[base + at]:
+                    at += 1
+                else:
+                    self.at = base + at
+                    yield from self.tags()
+                    view, base, at, end, size = self.view, self.at, 0, self.end, 0
+                    rest = self.frame_end - base
+            if keep:
+                keep(make(ScannedTopic, (name, b"".join(headers), records, tuple(diverging))))
+            self.topic = None
+            wanted = smallest_topic
+        self.at = base + at
+        self.topics_behind = self.frame_end - self.at
+
+    def _compact_count(self, data: bytes, at: int, base: int) -> tuple[int, int]:
+        """Read a count or size of a compact array, string or records; see `read_unsigned_varint`."""
+        try:
+            count_and_one, after = read_unsigned_varint(data, at)
+        except MalformedFrame as error:
+            raise self.malformed(error.reason, base + at) from None
+        return count_and_one - 1, after
+
+    def _behind_transactions(self, layout: TopicsLayout) -> Generator[int, None, tuple[int, int]]:
+        """Read aborted transactions, and the size of the records. Returns it, and the bytes in which it stands."""
+        start = self.frame_end - self.at
+        if layout.is_flexible:
+            for _ in range((yield from self.count(ABORTED_TRANSACTION_SIZE + 1))):
+                self.skip(ABORTED_TRANSACTION_SIZE)
+                yield from self.tags()
+            self.skip(layout.between)
+            start = self.frame_end - self.at
+            size = (yield from self.varint()) - 1
+            return size, start - self.frame_end + self.at
+        yield from self.need(COUNT.size)
+        (transactions,) = COUNT.unpack_from(self.view, self.at)
+        if transactions < 0:
+            raise self.malformed(f"{transactions} aborted transactions are announced", self.frame_end - start)
+        self.at += COUNT.size
+        self.skip(transactions * ABORTED_TRANSACTION_SIZE + layout.between)
+        yield from self.need(COUNT.size)
+        (size,) = COUNT.unpack_from(self.view, self.at)
+        self.at += COUNT.size
+        return size, COUNT.size

@@ -15,13 +15,12 @@ from typing import Final, NamedTuple, TypeAlias
 
 from weir.protocol.errors import CorrelationMismatch, FrameTooLarge, InvalidFrameSize, MalformedFrame
 from weir.protocol.fetch_versions import MAX_INT32, FetchVersion, fetch_version
+from weir.protocol.frame_reader import Structure
 from weir.protocol.header import SIZE
-from weir.protocol.primitives import COUNT
-from weir.protocol.records import RecordsSeen
-from weir.protocol.request_topics import smallest_topic
-from weir.protocol.response_body import ResponseBody, ScannedTopic
-from weir.protocol.response_runs import ClassicBody, CompactBody
-from weir.protocol.take_out import Admit, TakeOut
+from weir.protocol.primitives import COUNT, LONGEST_STRING
+from weir.protocol.records import RecordsSeen, see_records, walk_records
+from weir.protocol.response_body import ScannedTopic, See, TopicsReader, answer_layout
+from weir.protocol.take_out import Admit, Passing, TakeOut
 from weir.protocol.varint import after_tags, encode_unsigned_varint, read_unsigned_varint
 
 __all__ = ["Buffer", "Expected", "FetchResponseScanner", "RecordsSeen", "ResponseHead", "ScannedTopic"]
@@ -30,6 +29,11 @@ Buffer: TypeAlias = bytes | memoryview
 """Bytes to send. A memoryview is a slice of what was received, and is valid only until the next receive."""
 
 _LONGEST_HEAD: Final = 4096  # bytes with the header's tags, of which brokers send none
+_LONGEST_NAME: Final = 255
+"""The most bytes that a topic's name may have (Kafka's limit is 249); a leader that sends a longer one is not trusted.
+"""
+
+_NO_BOUND: Final = 2**63
 _SPARSE_TOPIC: Final = 1024  # bytes of a topic, below which reading its entries costs more than moving its bytes
 _SPARSE_RUN: Final = 2**14  # bytes of one partition's records that are worth a large read
 
@@ -77,6 +81,103 @@ def _always(size: int) -> bool:
     return True
 
 
+class _Body(TopicsReader):
+    """What follows a response's head: `topics_left` topics in the last `left` bytes of a frame of `size` bytes."""
+
+    __slots__ = ("_behind_records", "_is_walked", "_walk", "_walked", "take_out", "topics_read")
+
+    def __init__(
+        self,
+        row: FetchVersion,
+        topics_left: int,
+        left: int,
+        size: int,
+        walk: Container[bytes],
+        most_partitions: int | None,
+        take_out: TakeOut | None,
+    ) -> None:
+        bounds = (_NO_BOUND, LONGEST_STRING) if most_partitions is None else (most_partitions, _LONGEST_NAME)
+        self.topics_read: list[ScannedTopic] = []
+        super().__init__(self._all(row, topics_left, *bounds), self.topics_read.append)
+        self.left, self.frame_size = left, size
+        self.take_out = take_out
+        """What to ask about each partition's records, while some may be taken out."""
+        self._walk = walk
+        self._is_walked = False  # whether records of the present topic are
+        self._walked: RecordsSeen | None = None  # of the records that are walked, or were last
+        self._behind_records = size  # bytes of the frame behind the records that pass
+
+    def is_within(self, size: int) -> bool:
+        """Whether the next `size` bytes all lie in the middle of one partition's records."""
+        return self.left - size > self._behind_records
+
+    def so_far(self) -> list[ScannedTopic]:
+        """Return what was read of a body that is broken off. Records that are walked count as far as they came."""
+        self.end_reading()
+        if self._walked is not None:
+            self._walked.size -= max(0, self.left - self._behind_records)
+        if self.topic is not None:
+            name, headers, records, diverging = self.topic
+            self.topics_read.append(ScannedTopic(name, b"".join(headers), records, tuple(diverging)))
+        return self.topics_read
+
+    def step_over(self) -> int:
+        """Step over bytes that nobody reads; but all of records that are walked are to be told, as far as they came."""
+        return 0 if self._walked is not None and self.is_within(0) else super().step_over()
+
+    # What is read
+
+    def _all(self, row: FetchVersion, topics_left: int, allowed: int, longest_name: int) -> Structure:
+        yield from self.read_topics(answer_layout(row.api_version), topics_left, allowed, longest_name)
+        if row.is_flexible:
+            yield from self.tags()
+        if self.at < self.frame_end:
+            raise self.malformed(f"{self.frame_end - self.at} bytes follow the last topic", self.at)
+
+    def enter(self, name: bytes) -> See | None:
+        self._is_walked = name in self._walk
+        return None if self.take_out is not None else walk_records if self._is_walked else _unwalked
+
+    def records(self, partition: int, size: int, size_bytes: int, seen: list[RecordsSeen]) -> Structure | None:
+        self._behind_records, self._walked = self.frame_end - self.at - size, None
+        if self.take_out is not None:
+            return self._admitted(self.take_out, partition, size, size_bytes, seen)
+        if self._is_walked:
+            return self._walk_over(RecordsSeen(partition, size), seen)
+        seen.append(RecordsSeen(partition, size, size))
+        self.at += size
+        return None
+
+    def _walk_over(self, records: RecordsSeen, seen: list[RecordsSeen]) -> Structure:
+        self._walked = records
+        seen.append(records)
+        return see_records(self, records)
+
+    def _admitted(
+        self, take_out: TakeOut, partition: int, size: int, size_bytes: int, seen: list[RecordsSeen]
+    ) -> Structure:
+        """Step over records of which some may be taken out."""
+        assert self.topic is not None  # noqa: S101
+        records_at = self.frame_size - self.frame_end + self.at
+        records, passing = RecordsSeen(partition, size), take_out.passing(self.topic[0], partition, size)
+        if passing is Passing.NOTHING:  # one whole batch, or its bytes up to the end where it was cut
+            take_out.shorten(records_at - size_bytes, records_at, size, 0)
+            yield from see_records(self, records)
+            next_size = records.largest or records.next_batch_size
+            seen.append(RecordsSeen(partition, 0, next_batch_size=next_size, taken_out=size))
+        elif passing is Passing.ALL and not self._is_walked:
+            seen.append(RecordsSeen(partition, size, size))
+            self.at += size
+        else:
+            yield from self._walk_over(records, seen)
+            if passing is Passing.WHOLE_BATCHES and records.cut_bytes:
+                take_out.shorten(records_at - size_bytes, records_at, size, records.take_out_tail())
+
+
+def _unwalked(partition: int, view: memoryview, at: int, size: int) -> RecordsSeen:
+    return RecordsSeen(partition, size, size)
+
+
 @dataclass(eq=False, repr=False, slots=True)
 class FetchResponseScanner:
     """Scans one Fetch response, in chunks of any size. Feed `receive` from the size prefix on until `done`.
@@ -105,7 +206,7 @@ class FetchResponseScanner:
     _held: bytearray = field(init=False, default_factory=bytearray)
     """The frame's start, held back until it can be changed."""
     _needed: int = field(init=False, default=SIZE.size)  # bytes of it that are needed to read on
-    _body: ResponseBody | None = field(init=False, default=None)  # None until the head is read
+    _body: _Body | None = field(init=False, default=None)  # None until the head is read
     _appended: bytes = field(init=False)  # what is still to be appended
 
     def __post_init__(self, version: int, may_hold: Callable[[int], bool]) -> None:
@@ -143,9 +244,9 @@ class FetchResponseScanner:
         body = self._body
         assert body is not None  # noqa: S101
         end = min(len(view), walked + body.left)
-        topics = len(body.topics)
-        body.walk(view, walked, end)
-        is_dense = (len(body.topics) - topics) * _SPARSE_TOPIC > end - walked
+        topics = len(body.topics_read)
+        body.read(view[walked:end])
+        is_dense = (len(body.topics_read) - topics) * _SPARSE_TOPIC > end - walked
         self.is_dense = is_dense and not body.is_within(_SPARSE_RUN)
         take_out = self._take_out
         if body.take_out is not None:
@@ -155,8 +256,8 @@ class FetchResponseScanner:
             start = min(max(start, take_out.drops_until - at), end)
             if at + end >= take_out.drops_until:
                 self._take_out = None
-        if self._appended and body.behind_topics >= 0 and body.take_out is None:
-            topics_end = end + body.left - body.behind_topics
+        if self._appended and body.topics_behind >= body.left and body.take_out is None:
+            topics_end = end + body.left - body.topics_behind
             if topics_end > start:
                 buffers.append(view[start:topics_end])
             buffers.append(self._appended)
@@ -165,18 +266,17 @@ class FetchResponseScanner:
         if end > start:
             buffers.append(view[start:end])
         if not body.left:
-            body.finish()
-            self.topics = body.topics
+            self.topics = body.topics_read
             self.done = True
         return buffers, end
 
-    def _held_back(self, body: ResponseBody, take_out: TakeOut, data: memoryview) -> list[Buffer]:
+    def _held_back(self, body: _Body, take_out: TakeOut, data: memoryview) -> list[Buffer]:
         """Hold `data` back. Returns what to send: all that was held, if nothing more can be taken out."""
         take_out.hold(data)
         if body.left and not take_out.is_decided:
             return []
-        if self._appended and body.behind_topics >= 0:
-            take_out.insert(self.frame_size - body.behind_topics, self._appended)
+        if self._appended and body.topics_behind >= body.left:
+            take_out.insert(self.frame_size - body.topics_behind, self._appended)
             self._appended = b""
         body.take_out = None
         buffers = take_out.release()
@@ -187,6 +287,9 @@ class FetchResponseScanner:
     def so_far(self) -> list[ScannedTopic]:
         """Return what has come of a response that is broken off. Nothing more of it can be received."""
         return [] if self._body is None else self._body.so_far()
+
+    def passed(self) -> None:
+        """It was done before."""
 
     @property
     def is_held(self) -> bool:
@@ -208,7 +311,7 @@ class FetchResponseScanner:
         body = self._body
         if body is None or self._take_out is not None or not body.is_within(len(view)):
             return -1
-        body.walk(view, 0, len(view))
+        body.read(view[:])
         return body.step_over()
 
     def _read_head(self, view: memoryview) -> tuple[bytes, bytes] | None:
@@ -239,7 +342,7 @@ class FetchResponseScanner:
         if correlation_id != self.correlation_id:
             raise CorrelationMismatch(self.correlation_id, correlation_id)
         left = size - end
-        if not 0 <= count <= left // smallest_topic(row):
+        if not 0 <= count <= left // answer_layout(row.api_version).smallest_topic:
             raise MalformedFrame(f"{count} topics cannot stand in {left} bytes", count_at)
         expected, most = self.expected, self.expected.most_topics
         self.expected = _NOTHING_KNOWN
@@ -250,9 +353,7 @@ class FetchResponseScanner:
         self.head = ResponseHead(**dict(zip(names, layout.unpack_from(frame, fields_at), strict=True)))
         self.frame_size = size
         self._held = bytearray()
-        body_type = CompactBody if row.is_flexible else ClassicBody
-        self._body = body_type(row, count, left, size, expected.walk, expected.most_partitions)
-        self._body.take_out = self._take_out
+        self._body = _Body(row, count, left, size, expected.walk, expected.most_partitions, self._take_out)
 
         received = head[: SIZE.size + end]
         sent_head = self.head if expected.head_patch is None else expected.head_patch(self.head)

@@ -23,15 +23,11 @@ _SMALLEST_RESPONSE: Final = SIZE.size  # the correlation id
 
 
 class ResponseObserver(Protocol):
-    """Sees one response while its bytes pass, and may change them. FetchResponseScanner is one."""
+    """Sees one response while its bytes pass, and may change them. FetchResponseScanner and FrameReader are such."""
 
     @property
     def done(self) -> bool:
         """Whether the response's last byte was received."""
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether a large read of what follows would take long, by what was received last."""
 
     def receive(self, view: memoryview) -> tuple[list[Buffer], int]:
         """Take the next bytes received; the first call begins with the frame's size prefix.
@@ -51,37 +47,22 @@ class ResponseObserver(Protocol):
         """
         return -1
 
-
-class ResponseWatcher(Protocol):
-    """Sees one response while its bytes pass as they are, however wrong they may be."""
-
-    left: int
-    """Bytes of the response that it has not seen. It is told them before it sees the first."""
-    done: bool
-    """Whether it needs to see no more of them."""
-
-    def receive(self, view: memoryview) -> int:
-        """See the next bytes, from the size prefix on. Returns how many of them are of this response."""
-
-    def step_over(self) -> int:
-        """Return how many of the next bytes pass unseen, not the last one among them, and take these for seen."""
-
     def passed(self) -> None:
         """Note that the response has passed whole."""
+        return
 
 
 @dataclass(slots=True)
 class Pending:
     """A request that waits for its response.
 
-    `observer` sees the broker's response as it passes, and may change it; `watcher` only sees it. `answer`, a whole
-    frame, is sent instead of one; the broker does not know such a request. With none, the response passes as it is.
+    `observer` sees the broker's response as it passes. `answer`, a whole frame, is sent instead of one; the broker does
+    not know such a request. With none, the response passes as it is.
     """
 
     correlation_id: int
     observer: ResponseObserver | None = None
     answer: bytes | None = None
-    watcher: ResponseWatcher | None = None
 
 
 class ResponseStream(FrameStream):
@@ -91,7 +72,7 @@ class ResponseStream(FrameStream):
     responses that were received whole; the caller takes them out.
     """
 
-    __slots__ = ("_becoming_opaque", "_watcher", "completed", "observer", "pending")
+    __slots__ = ("_becoming_opaque", "completed", "observer", "pending")
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,13 +81,12 @@ class ResponseStream(FrameStream):
         self.completed: list[ResponseObserver] = []
         self._becoming_opaque = False
         self.observer: ResponseObserver | None = None
-        """Who sees the response that is being received, and may change it; None: nobody, or there is none."""
-        self._watcher: ResponseWatcher | None = None  # who only sees it
+        """Who sees the response that is being received; None: nobody, or there is none."""
 
     @property
     def at_boundary(self) -> bool:
         """Whether the last byte received was the last one of a response."""
-        return not self._left and self.observer is None and self._watcher is None and not self._head
+        return not self._left and self.observer is None and not self._head
 
     def expect(self, pending: Pending) -> None:
         """Add a request that is being forwarded, or an answer of weir's own, to the end of the queue."""
@@ -143,12 +123,6 @@ class ResponseStream(FrameStream):
 
         If so, they were seen, and count as received. Call it where `skip` has returned False.
         """
-        watcher = self._watcher
-        if watcher is not None:
-            if len(view) - self._left >= watcher.left:
-                return False
-            self._watch(watcher, view, self._left)
-            return True
         left = -1 if self.observer is None else self.observer.look(view[self._left :])
         if left < 0:
             return False
@@ -173,11 +147,7 @@ class ResponseStream(FrameStream):
                     step = min(self._left, size - at)
                     at += step
                     self._left -= step
-                    if not self._left and self.observer is None and self._watcher is None:
-                        start = self._finish(view, start, at, out)
-                elif self._watcher is not None:
-                    at = self._watch(self._watcher, view, at)
-                    if self._watcher is None and not self._left:
+                    if not self._left and self.observer is None:
                         start = self._finish(view, start, at, out)
                 elif self.observer is not None:
                     start, at = self._observe(self.observer, view, start, at, out)
@@ -217,11 +187,8 @@ class ResponseStream(FrameStream):
             if self.observer.done:
                 self._complete(self.observer, first, 0, 0, out)
             return at
-        if self._watcher is not None:
-            self._watch(self._watcher, first, 0)
-        else:
-            self._left -= len(first)
-        if self._left or self._watcher is not None or not self._finish(first, 0, len(first), out):
+        self._left -= len(first)
+        if self._left or not self._finish(first, 0, len(first), out):
             out.append(first)
         return at
 
@@ -233,10 +200,7 @@ class ResponseStream(FrameStream):
         first = self.pending[0]
         if correlation_id != first.correlation_id:
             raise CorrelationMismatch(first.correlation_id, correlation_id)
-        if first.watcher is not None:
-            self._watcher = first.watcher
-            first.watcher.left = SIZE.size + size
-        elif first.observer is None:
+        if first.observer is None:
             self._left = SIZE.size + size
         else:
             self.observer = first.observer
@@ -263,18 +227,10 @@ class ResponseStream(FrameStream):
             self._left = observer.step_over()
         return start, after
 
-    def _watch(self, watcher: ResponseWatcher, view: memoryview, at: int) -> int:
-        """Let the watcher see the bytes from `view[at]` on. Returns the offset after those that it took."""
-        at += watcher.receive(view[at:])
-        if watcher.done:
-            self._watcher, self._left = None, watcher.left
-        else:
-            self._left = watcher.step_over()
-        return at
-
     def _complete(self, observer: ResponseObserver, view: memoryview, start: int, at: int, out: list[Buffer]) -> int:
         """Note that an observed response was received whole; returns the same as `_finish`."""
         self.observer = None
+        observer.passed()
         self.completed.append(observer)
         return self._finish(view, start, at, out)
 
@@ -286,8 +242,7 @@ class ResponseStream(FrameStream):
         if len(self.pending) > 1 and self.pending[1].answer is not None and start < at:
             out.append(view[start:at])
             start = at
-        if (watcher := self.pending.popleft().watcher) is not None:
-            watcher.passed()
+        self.pending.popleft()
         self._take_answers(out)
         return start
 

@@ -20,7 +20,7 @@ _LIFETIME: Final = struct.Struct(">q")
 
 
 class SaslAnswer(FrameReader):
-    """Sees one answer while it passes: a `ResponseWatcher`.
+    """Sees one answer while it passes: a `ResponseObserver`.
 
     `on_passed` is then told how long the session may last (seconds), None where the answer says nothing of it: also in
     the middle of an authentication.

@@ -46,33 +46,27 @@ def encode_unsigned_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def read_tags(data: memoryview, at: int) -> tuple[bool, int]:
-    """Return whether tag 0 is in a tag buffer, and the offset after it. Raises as `after_tags` does."""
+def read_tags(data: bytes | bytearray | memoryview, at: int) -> tuple[bool, int]:
+    """Read a tag buffer: a count, then for each tag its number, its size in bytes, and its bytes.
+
+    Returns whether tag 0 is in it, and the offset after it. Raises MalformedFrame where there are more than MOST_TAGS.
+    """
     count, at = read_tag_count(data, at)
-    has_first = False
+    end, has_first = len(data), False
     for _ in range(count):
-        number, at = read_unsigned_varint(data, at)
-        size, at = read_unsigned_varint(data, at)
+        if at + 1 < end and data[at] < 0x80 and data[at + 1] < 0x80:  # nearly always
+            number, size, at = data[at], data[at + 1], at + 2
+        else:
+            number, at = read_unsigned_varint(data, at)
+            size, at = read_unsigned_varint(data, at)
         has_first |= not number
         at += size
     return has_first, at
 
 
 def after_tags(data: bytes | bytearray | memoryview, at: int) -> int:
-    """Return the offset after a tag buffer: a count, then for each tag its number, its size in bytes, and its bytes.
-
-    Raises MalformedFrame where there are more than MOST_TAGS.
-    """
-    count, at = read_tag_count(data, at)
-    end = len(data)
-    for _ in range(count):
-        if at + 1 < end and data[at] < 0x80 and data[at + 1] < 0x80:  # nearly always
-            at += 2 + data[at + 1]
-        else:
-            _, at = read_unsigned_varint(data, at)
-            size, at = read_unsigned_varint(data, at)
-            at += size
-    return at
+    """Return the offset after a tag buffer; raises as `read_tags` does."""
+    return read_tags(data, at)[1]
 
 
 def read_tag_count(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:

@@ -27,7 +27,7 @@ from weir.protocol.record_counts import RecordCounts, counts_of
 from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import Head, RequestHead, before_others
 from weir.protocol.request_sender import CLIENT_ID_AT
-from weir.protocol.response_stream import Pending, ResponseWatcher
+from weir.protocol.response_stream import Pending, ResponseObserver
 from weir.proxy.limits.produce_answer import ProduceAnswer
 from weir.proxy.limits.stage import LimitStage
 from weir.proxy.relay.open_link import OpenLink
@@ -81,7 +81,7 @@ class LinkGate:
         """Whether the last Fetch brought nothing."""
         return self._brought is False
 
-    def may_hold(self, head: RequestHead, frame: Head, may_be_replicas: bool, /) -> ResponseWatcher | bool:
+    def may_hold(self, head: RequestHead, frame: Head, may_be_replicas: bool, /) -> ResponseObserver | bool:
         """Return whether it is a request that moves records, but of the known client only where that has to wait.
 
         A fetch that comes while nothing waits passes, and what is returned counts its answer. `arrived` would decide
@@ -226,7 +226,7 @@ class LinkGate:
             return Reply(Pending(head.correlation_id, answer=answer))
         if (counts := counts_of(head.api_key, head.api_version)) is not None:
             counts.on_passed = partial(self._stage.count, client)
-        return Send(data, Pending(head.correlation_id, watcher=counts))
+        return Send(data, Pending(head.correlation_id, counts))
 
     def _gives_way(self, request: RequestBegins, client: Client) -> bool:
         """Return whether it goes before its time, for what its client has sent behind it."""
@@ -257,8 +257,7 @@ class LinkGate:
             return self._not_counted()
         if head.api_key != PRODUCE:
             counts.on_passed = partial(self._fetched, client)
-            return PassOn(Pending(head.correlation_id, watcher=counts))
-        counts.left = head.frame_size
+            return PassOn(Pending(head.correlation_id, counts))
         counts.on_passed = partial(self._produced, client)
         if not head.expects_response:
             return PassOn(watcher=counts.watch)

@@ -55,11 +55,6 @@ class ProduceAnswer(ResponseObserver):
         """Whether the answer has passed whole."""
         return self._left == 0
 
-    @property
-    def is_dense(self) -> bool:
-        """Produce answers are small."""
-        return False
-
     def receive(self, view: memoryview) -> tuple[list[Buffer], int]:
         """Take bytes; what is sent for them may come later."""
         taken = 0

@@ -291,11 +291,11 @@ class Connection:
             case Pass(buffer):
                 if self.gate is None or self._forwards(memoryview(buffer)):
                     self.to_upstream.append(buffer)
-            case Expect(api_key, api_version, correlation_id, watcher) if not self._discarded:
+            case Expect(api_key, api_version, correlation_id, observer) if not self._discarded:
                 passing, self._passing = self._passing, None
                 if api_key == SASL_AUTHENTICATE:
-                    watcher = SaslAnswer(api_version, self.fetches.session_lasts)
-                self._expect(passing or Pending(correlation_id, watcher=watcher))
+                    observer = SaslAnswer(api_version, self.fetches.session_lasts)
+                self._expect(passing or Pending(correlation_id, observer))
             case ReplicaFetch():
                 return self._decide(event, self.fetches.take(event))
             case PartDecoded():

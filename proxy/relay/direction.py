@@ -9,6 +9,7 @@ from typing import Final
 
 from weir.protocol.header import SIZE
 from weir.protocol.request_stream import RequestStream
+from weir.protocol.response_scanner import FetchResponseScanner
 from weir.protocol.response_stream import ResponseStream
 from weir.proxy.relay.buffers import SMALL_BUFFER_SIZE
 from weir.proxy.relay.connection import MOST_FRAMES, Connection
@@ -59,7 +60,7 @@ class Direction(Pump):
             return
         began = stream.frames
         self._take_first(view)
-        if self._sender == "upstream" and (observer := core.responses.observer) is not None:
+        if self._sender == "upstream" and isinstance(observer := core.responses.observer, FetchResponseScanner):
             self.large_reads = not observer.is_dense
         else:  # a large buffer is worth it, too, where a small one came full, with few frames in it
             is_bulk = size >= SMALL_BUFFER_SIZE and (stream.frames - began) * _SMALL_FRAME < size

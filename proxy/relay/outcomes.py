@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from weir.protocol.request_events import RequestBegins
 from weir.protocol.request_head import Head, RequestHead
-from weir.protocol.response_stream import Pending, ResponseWatcher
+from weir.protocol.response_stream import Pending, ResponseObserver
 from weir.protocol.steps import T
 
 RequestWatcher = Callable[[memoryview], bool]
@@ -81,7 +81,7 @@ class RequestGate(Protocol):
     It never has to do with more than one request that waits, as all later ones wait behind it.
     """
 
-    def may_hold(self, head: RequestHead, frame: Head, may_be_replicas: bool, /) -> ResponseWatcher | bool:
+    def may_hold(self, head: RequestHead, frame: Head, may_be_replicas: bool, /) -> ResponseObserver | bool:
         """Return whether to ask `arrived` about this request. All others cost no more than this call.
 
         They pass; what sees the answer to one may be returned instead. `frame` is what is there of it, from its size

@@ -32,6 +32,7 @@ from weir.protocol.fetch_request import (
     replica_id_steps,
     replica_state_tags,
 )
+from weir.protocol.frame_reader import FrameReader
 from weir.protocol.header import FETCH, PRODUCE, SASL_AUTHENTICATE, SHARE_FETCH, RequestHeader
 from weir.protocol.metadata import decode_api_versions, decode_cluster
 from weir.protocol.produce_response import with_throttle_time
@@ -40,7 +41,6 @@ from weir.protocol.request_head import read_request_head
 from weir.protocol.request_sender import RequestSender
 from weir.protocol.request_stream import RequestStream
 from weir.protocol.response_scanner import Expected, FetchResponseScanner
-from weir.protocol.response_stream import ResponseWatcher
 from weir.protocol.sasl_answer import SaslAnswer
 
 NUMBER: Final = 7
@@ -118,19 +118,19 @@ def _scanned(version: int, expected: Expected) -> Reader:
     return read
 
 
-def _watched(new: Callable[[], ResponseWatcher]) -> Reader:
+def _watched(new: Callable[[], FrameReader]) -> Reader:
     def read(data: bytes) -> Reading:
         watcher = new()
         watcher.left = max(4, 4 + _INT32.unpack_from(data)[0])
         for piece in pieces_of(data):
-            watcher.receive(piece)
+            watcher.see(piece)
             yield None
 
     return read
 
 
 def _counted(api_key: int, version: int) -> Reader:
-    def new() -> ResponseWatcher:
+    def new() -> FrameReader:
         counts = counts_of(api_key, version)
         assert counts is not None
         return counts

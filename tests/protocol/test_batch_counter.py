@@ -41,7 +41,7 @@ def count(records: bytes, cuts: tuple[int, ...] = (), *, starts_at_zero: bool = 
     for begin, end in pairwise(edges):
         around = memoryview(data[begin:end] + (b"\xff" * 70 if end == len(data) else b""))
         if begin < end:
-            assert counts.receive(around) == end - begin
+            assert counts.see(around) == end - begin
     assert not counts.left
     found, complete = counts.topics.get(b"a", (0, 0))
     return Counted(found, complete, counts.fault == "batch")

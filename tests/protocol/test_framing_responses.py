@@ -174,7 +174,7 @@ def test_answers_go_out_in_the_order_of_their_requests(how: str) -> None:
         if how == "watched":
             counts = watcher()
             counts.on_passed = passed.append
-            return Pending(correlation_id, watcher=counts)
+            return Pending(correlation_id, counts)
         return Pending(correlation_id, FetchResponseScanner(3, correlation_id) if how == "scanned" else None)
 
     first, second = fetch_response(1), fetch_response(3)
@@ -191,7 +191,7 @@ def test_answers_go_out_in_the_order_of_their_requests(how: str) -> None:
 
 
 def test_a_watched_response_is_under_way_until_its_last_byte() -> None:
-    stream, data = waiting(Pending(1, watcher=watcher())), fetch_response(1)
+    stream, data = waiting(Pending(1, watcher())), fetch_response(1)
     assert sent(stream, data[:-1]) == data[:-1]
     assert not stream.at_boundary
     assert sent(stream, data[-1:]) == data[-1:]

@@ -50,7 +50,7 @@ def feed(counts: RecordCounts, data: bytes, cuts: tuple[int, ...] = ()) -> Recor
     taken = 0
     for begin, end in pairwise(edges):
         if taken == begin:
-            taken += counts.receive(memoryview(data)[begin:end])
+            taken += counts.see(memoryview(data)[begin:end])
     assert (taken, counts.left) == (frame_size, 0)
     return counts
 
@@ -183,7 +183,7 @@ def test_an_array_that_cannot_fit_is_not_walked() -> None:
     body = struct.pack(">iii", 5, 0, 2**31 - 1) + bytes(100)
     assert feed(made(FETCH, 1), frame(body) + b"x").fault == "frame"
     counts = made(FETCH, 1)
-    counts.receive(memoryview(frame(body))[:16])
+    counts.see(memoryview(frame(body))[:16])
     assert counts.fault == "frame"
 
 

@@ -9,21 +9,31 @@ from hypothesis import strategies as st
 
 from tests.protocol import fetch_data
 from tests.protocol.fetch_data import batch, pieces, seen, single_bytes
-from weir.protocol.records import RecordsSeen, RecordWalker, walk_records
+from weir.protocol.frame_reader import FrameReader
+from weir.protocol.records import RecordsSeen, see_records, walk_records
 
 MAGICS = (0, 1, 2)
 
 
+class Walker(FrameReader):
+    """A frame that has only records."""
+
+    def __init__(self, found: RecordsSeen) -> None:
+        super().__init__(see_records(self, found))
+        self.left = found.size
+
+
 def walk(records: bytes, chunks: list[bytes]) -> RecordsSeen:
-    """What is seen in `chunks`; where all is in one, walking it whole comes to the same."""
-    walker = RecordWalker(RecordsSeen(3, len(records)))
+    """What is seen in `chunks`; walking them whole comes to the same."""
+    found = RecordsSeen(3, len(records))
+    reader = Walker(found)
     for chunk in chunks:
-        # What lies around the chunk must not matter.
-        around = memoryview(b"\xff" * 9 + chunk + b"\xff" * 20)
-        walker.receive(around, 9, 9 + len(chunk))
-        if chunk == records:
-            assert walk_records(3, around, 9, len(records)) == walker.seen
-    return walker.seen
+        reader.read(memoryview(chunk))
+    assert reader.done
+    # What lies around them must not matter.
+    around = memoryview(b"\xff" * 9 + records + b"\xff" * 20)
+    assert walk_records(3, around, 9, len(records)) == found
+    return found
 
 
 @pytest.mark.parametrize("magic", MAGICS)

@@ -28,7 +28,7 @@ def lifetime(data: bytes, version: int, sizes: tuple[int, ...] = ()) -> float | 
     watcher.left = len(data)
     for size in (*sizes, len(data)):
         if watcher.left:
-            at += watcher.receive(memoryview(data + b"next")[at : at + size])
+            at += watcher.see(memoryview(data + b"next")[at : at + size])
     assert (at, watcher.left, told) == (len(data), 0, [])
     watcher.passed()
     return told[0]

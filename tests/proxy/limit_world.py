@@ -151,7 +151,7 @@ class Connection:
             self._asked_at = self._clock()
             begins, request, _ = _messages(self.task)
             seen_by = self._gate.may_hold(begins.head, request, False)
-            outcome = self._gate.arrived(begins) if isinstance(seen_by, bool) else PassOn(Pending(0, watcher=seen_by))
+            outcome = self._gate.arrived(begins) if isinstance(seen_by, bool) else PassOn(Pending(0, seen_by))
             if isinstance(outcome, PassOn):
                 self._take(outcome)
             else:
@@ -191,16 +191,12 @@ class Connection:
             self._backlog.done()
         whole = _messages(self.task)[2]
         assert passed.pending is not None
-        watcher, observer = passed.pending.watcher, passed.pending.observer
-        if watcher is not None:
-            watcher.left = len(whole)
-            assert watcher.receive(memoryview(whole)) == len(whole)
-            watcher.passed()
-        else:
-            assert observer is not None
-            out, taken = observer.receive(memoryview(bytearray(whole)))
-            assert taken == len(whole)
-            whole = b"".join(bytes(one) for one in out)
+        observer = passed.pending.observer
+        assert observer is not None
+        out, taken = observer.receive(memoryview(bytearray(whole)))
+        assert taken == len(whole)
+        whole = b"".join(bytes(one) for one in out)
+        observer.passed()
         if not self.task.produces and not self.task.poll_seconds:
             self._has_moved()
         self._told_by(whole[_THROTTLE_TIME_AT_END if self.task.produces else _THROTTLE_TIME_AT])

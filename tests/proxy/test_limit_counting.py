@@ -62,7 +62,7 @@ def test_any_pieces_of_answers_pass_and_are_counted(answers: list[list[int]], cu
         counts = counts_of(FETCH, 12)
         assert counts is not None
         counts.on_passed = partial(stage.count, client)
-        stream.expect(Pending(number, watcher=counts))
+        stream.expect(Pending(number, counts))
         data += answer(number, batches)
     for begin, end in pairwise([0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]):
         piece = memoryview(data)[begin:end]  # as Link.received has it
@@ -84,7 +84,7 @@ def test_a_piece_in_the_middle_of_an_answer_is_only_looked_at() -> None:
     assert counts is not None
     stream, data = ResponseStream(), answer(1, [8])
     counts.on_passed = partial(stage.count, client)
-    stream.expect(Pending(1, watcher=counts))
+    stream.expect(Pending(1, counts))
     out: list[Buffer] = []
     assert not stream.looks(memoryview(data)[:1])  # nothing is known of it yet
     stream.receive(memoryview(data)[:500], out)
