@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from tests.fakes.kafka.fetcher_session import BACKOFF_SECONDS, FetcherSession
 from tests.fakes.kafka.logs import Log
@@ -63,6 +64,8 @@ class Fetcher(FetcherSession):
         self.slowest = 0.0  # record of an in-sync partition, in seconds
         self.slowest_allowed = math.inf
         self.empty_answers: list[float] = []
+        self.connect_anew: Callable[[], None] | None = None  # for who closes its connection after each answer
+        self.waits: list[tuple[float, float]] = []  # when a record of a partition in sync came, and after how long
         self._changed: dict[Key, None] = {}
         self._correlation_id = 0
         self._is_asking = False
@@ -126,6 +129,10 @@ class Fetcher(FetcherSession):
         self._watch_for_spinning(response)
         if not self.order:
             delay = BACKOFF_SECONDS
+        if self.connect_anew is not None:
+            chain.close()
+            self.world.after(delay, self.connect_anew)
+            return
         self.world.after(delay, self.ask, chain)
 
     def _watch_for_spinning(self, response: Response) -> None:
@@ -177,6 +184,7 @@ class Fetcher(FetcherSession):
         log = replica.log
         if replica.synced_at < math.inf:
             self.took(log.appended_at[replica.offset - log.first_live], replica)
+            self.waits.append((now, now - log.appended_at[replica.offset - log.first_live]))
         else:
             replica.caught_up_on += size
         replica.offset += batches
