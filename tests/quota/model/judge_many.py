@@ -175,7 +175,7 @@ def _closes(drawn: Drawn, run: Run, looks: Looks, shown: Shown) -> None:
 
 def _slow_broker(drawn: Drawn, run: Run, looks: Looks, shown: Shown) -> None:
     slowest = max(drawn.scenario.reads)
-    name = f"usage, reads of {slowest:g} s for {'all' if min(drawn.scenario.reads) == slowest else 'some'}"
+    name = f"usage, reads of {slowest:g} s for {'all' if min(drawn.scenario.reads) == slowest else 'some'}, {run.scenario.hops}'s side"
     for sidecar in run.sidecars:
         shown.least(
             name, _used(looks, sidecar.meter.meters[LISTED], drawn.since, drawn.scenario.seconds), LEAST_SLOW_BROKER
@@ -184,7 +184,7 @@ def _slow_broker(drawn: Drawn, run: Run, looks: Looks, shown: Shown) -> None:
 
 def _live(drawn: Drawn, run: Run, looks: Looks, shown: Shown) -> None:
     waits = [seconds for fetcher in run.fetchers.values() for at, seconds in fetcher.waits if at >= START + drawn.since]
-    shown.most("longest wait of a live record, s", max(waits), MOST_WAIT_SECONDS)
+    shown.most("longest wait of a live record, s", max(waits, default=float("inf")), MOST_WAIT_SECONDS)
     for sidecar in run.sidecars:
         shown.least(
             "usage beside live records",
@@ -203,15 +203,12 @@ def _full_answers(drawn: Drawn, run: Run, looks: Looks, shown: Shown) -> None:
 
 
 def _pause(drawn: Drawn, run: Run, looks: Looks, shown: Shown) -> None:
-    for sidecar in run.sidecars:
-        meter = sidecar.meter.meters[LISTED]
-        if drawn.scenario.hops == "both" and sidecar is not run.sidecars[-1]:
-            continue  # the leader's has the same rate for all of them
-        shown.least(
-            "usage of the first second after a pause",
-            _used(looks, meter, drawn.since, drawn.since + 1.1),
-            LEAST_AFTER_A_PAUSE if drawn.scenario.hops == "leader" else 0.8,
-        )
+    for place in run.fetchers:
+        parts = [
+            _used(looks, sidecar.meter.meters[LISTED], drawn.since, drawn.since + 1.1)
+            for sidecar in run.path(place[0], place[1])
+        ]
+        shown.least("usage of the first second after a pause", max(parts), LEAST_AFTER_A_PAUSE)
 
 
 def _rates_by_topic(drawn: Drawn, run: Run, looks: Looks, shown: Shown) -> None:
