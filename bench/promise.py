@@ -4,8 +4,8 @@
 Each run is a model of followers, sidecars and leaders (tests/quota/model), drawn by its seed. Printed are the seeds of
 the runs in which something did not hold, and what; `--seed N` tells one run line by line, and `--seed N --shrink` makes
 it as small as it may be and still fails, and `--listed` leaves out all quotas but those of the listed replicas.
-`--links 200` is one large run that is not drawn. `--many` draws runs of kinds (tests/quota/model/draw_many.py), `--kind`
-of one of them: many small partitions behind, rates that fall, slow brokers and others.
+`--links 200` is one large run that is not drawn. `--many` draws runs of kinds (tests/quota/model/draw_many.py), and
+`--kind` of one of them: many small partitions behind, rates that fall, slow brokers and others.
 """
 
 from __future__ import annotations

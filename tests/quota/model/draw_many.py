@@ -50,7 +50,7 @@ def draw_many(choose: Chooser, kind: Kind | None = None) -> Drawn:
 def _small(choose: Chooser) -> Drawn:
     """Many small partitions behind, as after a broker's return, beside some in sync."""
     rate = choose.pick((10 * MB, 3 * MB, 5 * MB, MB, 20 * MB, 50 * MB))
-    total = int(rate * choose.pick((4.0, 6.0, 8.0)))
+    total = int(rate * choose.pick((6.0, 5.0, 8.0)))
     rough = choose.pick((300, 1_000, 100, 30, 10, 2_000, 3_000, 1, 10_000 if choose.chance(20) else 2_000))
     count = max(1, min(rough, total // 500))
     each = total // count

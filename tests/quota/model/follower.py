@@ -17,6 +17,7 @@ from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import ScannedTopic
 
 _APPEND_SECONDS = 0.0003
+_CONNECTING_SECONDS = 0.02
 
 
 class Replica:
@@ -65,7 +66,7 @@ class Fetcher(FetcherSession):
         self.slowest_allowed = math.inf
         self.empty_answers: list[float] = []
         self.connect_anew: Callable[[], None] | None = None  # for who closes its connection after each answer
-        self.waits: list[tuple[float, float]] = []  # when a record of a partition in sync came, and after how long
+        self.waits: list[tuple[float, float]] = []  # when a producer's record came, and after how long
         self._changed: dict[Key, None] = {}
         self._correlation_id = 0
         self._is_asking = False
@@ -131,7 +132,7 @@ class Fetcher(FetcherSession):
             delay = BACKOFF_SECONDS
         if self.connect_anew is not None:
             chain.close()
-            self.world.after(delay, self.connect_anew)
+            self.world.after(_CONNECTING_SECONDS, self.connect_anew)
             return
         self.world.after(delay, self.ask, chain)
 
@@ -184,9 +185,10 @@ class Fetcher(FetcherSession):
         log = replica.log
         if replica.synced_at < math.inf:
             self.took(log.appended_at[replica.offset - log.first_live], replica)
-            self.waits.append((now, now - log.appended_at[replica.offset - log.first_live]))
         else:
             replica.caught_up_on += size
+        if log.appended_at and replica.offset >= log.first_live:
+            self.waits.append((now, now - log.appended_at[replica.offset - log.first_live]))
         replica.offset += batches
         replica.moved_at = now
         self.order[replica.key] = self.order.pop(replica.key)

@@ -25,6 +25,7 @@ LEAST_BY_TOPIC = 0.9
 MOST_WAIT_SECONDS = 0.1
 _LAST_SECONDS = 1.0  # that may run dry
 _LEAST_JUDGED_SECONDS = 1.0
+_ANSWER_SECONDS = 0.06  # of quota: half of what comes at once, as bytes are not counted one by one
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,8 @@ def _used(looks: Looks, meter: Meter, since: float, until: float) -> float:
         return float("nan")
     first, last = parts[0], parts[-1]
     allowed = sum([_allowed(meter, START + one.at) for one in parts[:-1]])
-    return (last.used[meter] - first.used[meter]) / allowed if allowed else float("nan")
+    at_once = _ANSWER_SECONDS * (meter.rate_at(START + last.at) or 0)
+    return (last.used[meter] - first.used[meter] + at_once) / allowed if allowed else float("nan")
 
 
 def _allowed(meter: Meter, at: float) -> float:
@@ -175,7 +177,8 @@ def _closes(drawn: Drawn, run: Run, looks: Looks, shown: Shown) -> None:
 
 def _slow_broker(drawn: Drawn, run: Run, looks: Looks, shown: Shown) -> None:
     slowest = max(drawn.scenario.reads)
-    name = f"usage, reads of {slowest:g} s for {'all' if min(drawn.scenario.reads) == slowest else 'some'}, {run.scenario.hops}'s side"
+    who = "all" if min(drawn.scenario.reads) == slowest else "some"
+    name = f"usage, reads of {slowest:g} s for {who}, {run.scenario.hops}'s side"
     for sidecar in run.sidecars:
         shown.least(
             name, _used(looks, sidecar.meter.meters[LISTED], drawn.since, drawn.scenario.seconds), LEAST_SLOW_BROKER
