@@ -17,12 +17,13 @@ LEAST_USED = 0.97
 LEAST_OF_CLOSERS = 0.1  # of the quota
 LEAST_AFTER_A_FALL = 0.9  # of the new rate
 MOST_AT_CHANGING_RATES = 1.1
-LEAST_AT_CHANGING_RATES = 0.9
-LEAST_SLOW_BROKER = 0.5
+LEAST_AT_CHANGING_RATES = 0.85  # where a rate falls, what passed before fills the window
+LEAST_BESIDE_SLOW_BROKER = 0.95
+LEAST_OF_SLOW_BROKER = 0.85
 LEAST_AFTER_A_PAUSE = 0.9
 LEAST_BESIDE_MOVE = 0.8  # bytes of others, of those moved, where both would fill answers
 LEAST_BY_TOPIC = 0.9
-MOST_WAIT_SECONDS = 0.1
+MOST_WAIT_SECONDS = 0.07
 _LAST_SECONDS = 1.0  # that may run dry
 _LEAST_JUDGED_SECONDS = 1.0
 _ANSWER_SECONDS = 0.06  # of quota: half of what comes at once, as bytes are not counted one by one
@@ -179,10 +180,11 @@ def _slow_broker(drawn: Drawn, run: Run, looks: Looks, shown: Shown) -> None:
     slowest = max(drawn.scenario.reads)
     who = "all" if min(drawn.scenario.reads) == slowest else "some"
     name = f"usage, reads of {slowest:g} s for {who}, {run.scenario.hops}'s side"
+    bound = LEAST_OF_SLOW_BROKER if who == "all" else LEAST_BESIDE_SLOW_BROKER
+    if run.scenario.hops == "follower":  # one fetch after the other: what is asked for gathers while it is read
+        bound = 0.9 / (1 + slowest)
     for sidecar in run.sidecars:
-        shown.least(
-            name, _used(looks, sidecar.meter.meters[LISTED], drawn.since, drawn.scenario.seconds), LEAST_SLOW_BROKER
-        )
+        shown.least(name, _used(looks, sidecar.meter.meters[LISTED], drawn.since, drawn.scenario.seconds), bound)
 
 
 def _live(drawn: Drawn, run: Run, looks: Looks, shown: Shown) -> None:
