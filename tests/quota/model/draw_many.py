@@ -43,8 +43,9 @@ class Drawn:
 
 
 def draw_many(choose: Chooser, kind: Kind | None = None) -> Drawn:
-    """A run of any kind, or of this one. The kinds go round where a seed is even in chance only."""
-    return _DRAWS[kind or choose.pick(KINDS)](choose)
+    """A run of any kind, or of this one."""
+    drawn: Kind = choose.pick(KINDS) if kind is None else kind
+    return _DRAWS[drawn](choose)
 
 
 def _small(choose: Chooser) -> Drawn:
@@ -60,6 +61,7 @@ def _small(choose: Chooser) -> Drawn:
     followers, fetchers = choose.pick(((1, 1), (1, 1), (2, 1), (1, 3)))
     topics = choose.pick((1, count, 20))
     partitions = []
+    pattern: tuple[int, ...]
     for number in range(count):
         place = 0, number % followers, number // followers % fetchers
         if is_one:
