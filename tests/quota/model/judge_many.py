@@ -19,7 +19,7 @@ LEAST_AFTER_A_FALL = 0.9  # of the new rate
 MOST_AT_CHANGING_RATES = 1.1
 LEAST_AT_CHANGING_RATES = 0.85  # where a rate falls, what passed before fills the window
 LEAST_BESIDE_SLOW_BROKER = 0.95
-LEAST_OF_SLOW_BROKER = 0.85
+LEAST_OF_SLOW_BROKER = 0.8
 LEAST_AFTER_A_PAUSE = 0.9
 LEAST_BESIDE_MOVE = 0.8  # bytes of others, of those moved, where both would fill answers
 LEAST_BY_TOPIC = 0.9
@@ -182,7 +182,7 @@ def _slow_broker(drawn: Drawn, run: Run, looks: Looks, shown: Shown) -> None:
     name = f"usage, reads of {slowest:g} s for {who}, {run.scenario.hops}'s side"
     bound = LEAST_OF_SLOW_BROKER if who == "all" else LEAST_BESIDE_SLOW_BROKER
     if run.scenario.hops == "follower":  # one fetch after the other: what is asked for gathers while it is read
-        bound = 0.9 / (1 + slowest)
+        bound = 0.7 / (1 + slowest)
     for sidecar in run.sidecars:
         shown.least(name, _used(looks, sidecar.meter.meters[LISTED], drawn.since, drawn.scenario.seconds), bound)
 
