@@ -102,7 +102,8 @@ def _falls(choose: Chooser) -> Drawn:
     behind = choose.integer(1, 4)
     partitions = [Partition(0, number, 0, 0, 0, True, (10_000,), 20 * rate // 10_000) for number in range(behind)]
     size = rate * over // 200  # a burst has ten of these, and there are twenty in a second
-    partitions.append(Partition(0, behind, 0, 0, 0, False, live_size=size))
+    beside = choose.apart("link").pick((0, 1))  # on the same link, or on another one
+    partitions.append(Partition(0, behind, 0, 0, beside, False, live_size=size))
     bursts = [Event(0.5 + 0.05 * number, "burst", behind, 1) for number in range(60)]
     hops = choose.pick(_HOPS)
     sides = range(1) if hops == "leader" else range(1, 2) if hops == "follower" else range(2)
