@@ -4,7 +4,8 @@
 Each run is a model of followers, sidecars and leaders (tests/quota/model), drawn by its seed. Printed are the seeds of
 the runs in which something did not hold, and what; `--seed N` tells one run line by line, and `--seed N --shrink` makes
 it as small as it may be and still fails, and `--listed` leaves out all quotas but those of the listed replicas.
-`--links 200` is one large run that is not drawn.
+`--links 200` is one large run that is not drawn. `--many` draws runs of kinds (tests/quota/model/draw_many.py), and
+`--kind` of one of them: many small partitions behind, rates that fall, slow brokers and others.
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ import argparse
 import gc
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 from bench.table import progress, run
 from tests.quota.model.describe import scenario_lines, shrink
 from tests.quota.model.draw import draw, draw_listed, many_links
+from tests.quota.model.draw_many import KINDS, Kind, draw_many
 from tests.quota.model.draw_world import draw_world
 from tests.quota.model.judge import judge
+from tests.quota.model.judge_many import judge_many
+from tests.quota.model.run import Outcome
 from tests.quota.model.scenario import Scenario, Seeded
 from weir.quota.settings import Order
 
@@ -41,6 +47,8 @@ def main() -> int:
     parser.add_argument("--depth", type=int, default=2, help="how long runs are (2; the unit tests have 1)")
     parser.add_argument("--processes", type=int, default=2, help="at a time (2)")
     parser.add_argument("--world", action="store_true", help="only whole clusters, most of them with troubles")
+    parser.add_argument("--many", action="store_true", help="runs of kinds, each with demands of its own")
+    parser.add_argument("--kind", choices=KINDS, help="with --many: only this one")
     parser.add_argument("--seed", type=int, help="tell one run line by line")
     parser.add_argument("--listed", action="store_true", help="with --seed: no quotas but those of listed replicas")
     parser.add_argument("--shrink", action="store_true", help="with --seed: make it small first")
@@ -48,10 +56,18 @@ def main() -> int:
     options = parser.parse_args()
     if options.links is not None:
         return _hold_many(options.links)
+    draws_kinds = options.many or options.kind is not None
+    if options.seed is not None and draws_kinds:
+        return _tell_of_kind(options.seed, options.kind)
     if options.seed is not None:
         draws = draw_listed if options.listed else draw_world if options.world else draw
         return _tell(draws(Seeded(options.seed), options.depth), shrinks=options.shrink)
-    return _run_all(options.first, options.runs, options.depth, options.processes, is_world=options.world)
+    play = (
+        partial(_play_kind, kind=options.kind)
+        if draws_kinds
+        else partial(_play, depth=options.depth, is_world=options.world)
+    )
+    return _run_all(options.first, options.runs, options.processes, play)
 
 
 def _hold_many(links: int) -> int:
@@ -67,28 +83,45 @@ def _hold_many(links: int) -> int:
     return 1 if broken else 0
 
 
+def _play(seed: int, depth: int, is_world: bool) -> Outcome:
+    return judge((draw_world if is_world else draw)(Seeded(seed), depth))
+
+
+def _play_kind(seed: int, kind: Kind | None) -> Outcome:
+    return judge_many(draw_many(Seeded(seed), kind))
+
+
+def _tell_of_kind(seed: int, kind: Kind | None) -> int:
+    drawn = draw_many(Seeded(seed), kind)
+    print(f"kind: {drawn.kind}, judged from {drawn.since:g} s on")
+    return _show(drawn.scenario, judge_many(drawn, trace=print))
+
+
 def _tell(scenario: Scenario, *, shrinks: bool) -> int:
     def broken(one: Scenario) -> set[str]:
         return {violation.promise for violation in judge(one).violations}
 
     if shrinks and (first := broken(scenario)):
         scenario = shrink(scenario, lambda one: bool(first & broken(one)))
+    return _show(scenario, judge(scenario, trace=print))
+
+
+def _show(scenario: Scenario, outcome: Outcome) -> int:
+    print()
     for line in scenario_lines(scenario):
         print(line)
-    print()
-    outcome = judge(scenario, trace=print)
     print(f"\n{outcome.exchanges} fetches, {outcome.seconds:.1f} s, {outcome.figures}")
     for violation in outcome.violations[:10]:
         print(violation)
     return 1 if outcome.violations else 0
 
 
-def _run_some(seeds: range, depth: int, is_world: bool) -> tuple[list[Failure], Counter[str], dict[str, float]]:
+def _run_some(seeds: range, play: Callable[[int], Outcome]) -> tuple[list[Failure], Counter[str], dict[str, float]]:
     failures: list[Failure] = []
     counts: Counter[str] = Counter()
     worst: dict[str, float] = {}
     for seed in seeds:
-        outcome = judge((draw_world if is_world else draw)(Seeded(seed), depth))
+        outcome = play(seed)
         failures += [(seed, one.promise, str(one)) for one in outcome.violations[:1]]
         counts += Counter(runs=1, fetches=outcome.exchanges, seconds=round(outcome.seconds))
         _keep_worst(worst, outcome.figures)
@@ -107,14 +140,14 @@ def _keep_worst(worst: dict[str, float], figures: dict[str, float]) -> None:
         worst[name] = (min if name.startswith("least") else max)(value, worst.get(name, value))
 
 
-def _run_all(first: int, runs: int, depth: int, processes: int, *, is_world: bool) -> int:
+def _run_all(first: int, runs: int, processes: int, play: Callable[[int], Outcome]) -> int:
     start = shown_at = time.monotonic()
     counts: Counter[str] = Counter()
     worst: dict[str, float] = {}
     broken: Counter[str] = Counter()
     parts = [range(at, min(at + RUNS_AT_A_TIME, first + runs)) for at in range(first, first + runs, RUNS_AT_A_TIME)]
     with ProcessPoolExecutor(processes, initializer=_collect_seldom) as pool:
-        for failures, counted, figures in pool.map(_run_some, parts, [depth] * len(parts), [is_world] * len(parts)):
+        for failures, counted, figures in pool.map(_run_some, parts, [play] * len(parts)):
             counts += counted
             _keep_worst(worst, figures)
             for seed, promise, text in failures:
@@ -128,7 +161,7 @@ def _run_all(first: int, runs: int, depth: int, processes: int, *, is_world: boo
                 left = f"{rate:.0f} a second, {(runs - done) / rate:.0f} s left, {broken.total()} failed"
                 print(f"{done:,} runs, {left}", flush=True)
     print(
-        f"seeds {first} to {first + runs - 1}, depth {depth}: {counts['fetches']:,} fetches in {counts['seconds']:,} s"
+        f"seeds {first} to {first + runs - 1}: {counts['fetches']:,} fetches in {counts['seconds']:,} s"
         f" of the model, {time.monotonic() - start:.0f} s of ours"
     )
     for name, value in sorted(worst.items()):

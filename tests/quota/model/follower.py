@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from tests.fakes.kafka.fetcher_session import BACKOFF_SECONDS, FetcherSession
 from tests.fakes.kafka.logs import Log
@@ -16,6 +17,7 @@ from weir.protocol.response_body import RESPONSE_ENTRY
 from weir.protocol.response_scanner import ScannedTopic
 
 _APPEND_SECONDS = 0.0003
+_CONNECTING_SECONDS = 0.02
 
 
 class Replica:
@@ -63,6 +65,8 @@ class Fetcher(FetcherSession):
         self.slowest = 0.0  # record of an in-sync partition, in seconds
         self.slowest_allowed = math.inf
         self.empty_answers: list[float] = []
+        self.connect_anew: Callable[[], None] | None = None  # for who closes its connection after each answer
+        self.waits: list[tuple[float, float]] = []  # when a producer's record came, and after how long
         self._changed: dict[Key, None] = {}
         self._correlation_id = 0
         self._is_asking = False
@@ -126,6 +130,10 @@ class Fetcher(FetcherSession):
         self._watch_for_spinning(response)
         if not self.order:
             delay = BACKOFF_SECONDS
+        if self.connect_anew is not None:
+            chain.close()
+            self.world.after(_CONNECTING_SECONDS, self.connect_anew)
+            return
         self.world.after(delay, self.ask, chain)
 
     def _watch_for_spinning(self, response: Response) -> None:
@@ -179,6 +187,8 @@ class Fetcher(FetcherSession):
             self.took(log.appended_at[replica.offset - log.first_live], replica)
         else:
             replica.caught_up_on += size
+        if log.appended_at and replica.offset >= log.first_live:
+            self.waits.append((now, now - log.appended_at[replica.offset - log.first_live]))
         replica.offset += batches
         replica.moved_at = now
         self.order[replica.key] = self.order.pop(replica.key)

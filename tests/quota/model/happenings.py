@@ -104,6 +104,15 @@ def _stop(run: Run, event: Event) -> None:
             fetcher.chain.busy_for(event.value or 0)
 
 
+def _away(run: Run, event: Event) -> None:
+    """A follower is gone for a while."""
+    _, place = _chosen(run, event)
+    fetcher = run.fetchers[place]
+    if fetcher.chain is not None and fetcher.chain.is_open:
+        fetcher.chain.close()
+        run.world.after(event.value or 0, run.connect, place, fetcher)
+
+
 def _quota(run: Run, event: Event) -> None:
     side = run.sides[event.side]
     _change(run, event.side, replace(side, rate=event.value))
@@ -204,4 +213,5 @@ _HAPPENINGS: dict[str, Callable[[Run, Event], None]] = {
     "stop": _stop,
     "anew": _anew,
     "order": _order,
+    "away": _away,
 }

@@ -27,9 +27,14 @@ from weir.quota.settings import ThrottleSettings
 from weir.quota.throttle import Throttle
 from weir.quota.throttled_replicas import ALL_REPLICAS, ThrottledReplicas
 
-TOPICS = ("alpha", "beta", "gamma", "delta")
+_NAMED = ("alpha", "beta", "gamma", "delta")
 FIRST_FOLLOWER = 101
 LISTED = ""  # the quota of the listed replicas, among the names of the others
+
+
+def topic_name(topic: int) -> str:
+    """The name of a topic: there are four, and as many as a run has partitions."""
+    return _NAMED[topic] if topic < len(_NAMED) else f"many-{topic:05}"
 
 
 @dataclass
@@ -70,6 +75,8 @@ class Run:
         self.leaders = [LeaderNode(world, number + 1, scenario.leader_slots) for number in range(leaders)]
         for leader in self.leaders if scenario.late else ():
             leader.latest = scenario.late[(leader.broker_id - 1) % len(scenario.late)]
+        for leader in self.leaders if scenario.reads else ():
+            leader.next_lateness = self._reads_for  # type: ignore[method-assign]
         self.logs: list[Log] = []
         self.fetchers: dict[tuple[int, int, int], Fetcher] = {}
         replicas: dict[tuple[int, int, int], list[Replica]] = {}
@@ -86,7 +93,7 @@ class Run:
         self._followers = {
             self.key(one.topic, one.number): FIRST_FOLLOWER + one.follower for one in scenario.partitions
         }
-        self._names = {self.key(one.topic, one.number): TOPICS[one.topic] for one in scenario.partitions}
+        self._names = {self.key(one.topic, one.number): topic_name(one.topic) for one in scenario.partitions}
         self._racks = {
             first + number: RACKS[number % len(RACKS)]
             for first, count in ((1, leaders), (FIRST_FOLLOWER, followers))
@@ -101,12 +108,15 @@ class Run:
         self.ingress = [self._sidecar(0, number + 1, count) for number in range(leaders)]
         self.egress = [self._sidecar(1, FIRST_FOLLOWER + number, count) for number in range(followers)]
         for place, listed in replicas.items():
-            self.fetchers[place] = Fetcher(world, FIRST_FOLLOWER + place[1], scenario.version, listed)
+            fetcher = self.fetchers[place] = Fetcher(world, FIRST_FOLLOWER + place[1], scenario.version, listed)
+            if place[1] in scenario.closers:
+                fetcher.connect_anew = partial(self.connect, place, fetcher)
         self.watch = Watch(self)
 
     def key(self, topic: int, number: int) -> Key:
         """A partition as requests name it."""
-        return (TOPICS[topic].encode().ljust(16, b"\x01") if self.by_id else TOPICS[topic].encode()), number
+        name = topic_name(topic).encode()
+        return (name.ljust(16, b"\x01") if self.by_id else name), number
 
     @property
     def are_named(self) -> bool:
@@ -116,10 +126,11 @@ class Run:
 
     def listed(self, side: Side) -> frozenset[Key]:
         """All replicas in a side's lists; without names, all that may be."""
+        topics = {*side.topics}
         listed = frozenset(
             self.key(one.topic, one.number)
             for one in self.scenario.partitions
-            if one.topic in side.topics and not one.number % side.one_in
+            if one.topic in topics and not one.number % side.one_in
         )
         if self.are_named:
             return listed
@@ -192,8 +203,8 @@ class Run:
         batch = (
             self._largest if scenario.version >= FIRST_WITH_WHOLE_BATCHES else max(self._largest, PARTITION_MAX_BYTES)
         )
-        latest = max(scenario.late, default=0.0) + ROUND_TRIP * scenario.latency
-        is_lent = side == 1 and (scenario.hops == "both" or bool(scenario.late))
+        latest = max((*scenario.late, *scenario.reads), default=0.0) + ROUND_TRIP * scenario.latency
+        is_lent = side == 1 and (scenario.hops == "both" or bool(scenario.late or scenario.reads))
         sizes = frozenset(size for log in self.logs for size in log.sizes)
         sizes |= {one.live_size for one in scenario.partitions if one.live_every}
         is_exact = scenario.version >= FIRST_WITH_WHOLE_BATCHES and not scenario.rogues
@@ -235,15 +246,16 @@ class Run:
         adding: dict[bytes, dict[int, frozenset[int]]] = {}
         for topic, number in cluster.adding:
             follower = self._followers[self.key(topic, number)]
-            adding.setdefault(TOPICS[topic].encode(), {})[number] = frozenset({follower})
+            adding.setdefault(topic_name(topic).encode(), {})[number] = frozenset({follower})
         throttle.rules.set_adding_replicas(adding)
-        throttle.set_under_min_isr(frozenset((TOPICS[topic].encode(), one) for topic, one in cluster.under_min_isr))
+        throttle.set_under_min_isr(frozenset((topic_name(topic).encode(), one) for topic, one in cluster.under_min_isr))
         if self.scenario.has_racks:
             throttle.rules.set_racks(self._racks)
         sidecar.covers_others()
 
     def _know_names(self, throttle: Throttle, seconds: float) -> None:
-        names = {self.key(number, 0)[0]: name.encode() for number, name in enumerate(TOPICS)}
+        topics = {*range(len(_NAMED)), *[one.topic for one in self.scenario.partitions]}
+        names = {self.key(topic, 0)[0]: topic_name(topic).encode() for topic in topics}
 
         def learn() -> None:
             throttle.topic_names.learn(names)
@@ -260,7 +272,7 @@ class Run:
             learn()
 
     def configure(self, sidecar: Sidecar, side: Side) -> None:
-        replicas = {TOPICS[topic]: self._listed(topic, sidecar.throttle.broker_id, side) for topic in side.topics}
+        replicas = {topic_name(topic): self._listed(topic, sidecar.throttle.broker_id, side) for topic in side.topics}
         rate, rates = self._rate(sidecar, side), dict[str, int | None]()
         quotas = side.quotas
         if not side.is_observed:
@@ -319,6 +331,10 @@ class Run:
                 scenario.latency,
             )
         )
+
+    def _reads_for(self, replica_id: int) -> float:
+        reads = self.scenario.reads
+        return reads[(replica_id - FIRST_FOLLOWER) % len(reads)]
 
     def produce(self, log: Log, spec: Partition) -> None:
         leader = self.leaders[spec.leader]

@@ -30,6 +30,7 @@ Happening = Literal[
     "stop",
     "anew",
     "order",
+    "away",
 ]
 Rogue = Literal[
     "negative",
@@ -159,6 +160,8 @@ class Scenario:
     told_after: float = 0.0  # seconds until the followers' sidecars know what the leaders' know at once
     slow: tuple[float, ...] = ()  # bytes/s of followers' ends, which go round; 0 is `bandwidth`
     late: tuple[float, ...] = ()  # by how many seconds leaders' answers come late at most; they go round, too
+    reads: tuple[float, ...] = ()  # seconds that leaders read for each follower; they go round; 0 is no time
+    closers: tuple[int, ...] = ()  # followers that close their connection after each answer
     scales: tuple[float, ...] = (1.0,)  # of the rates of brokers; they go round
     drift: float = 0.0  # the part by which each broker's rate changes all the time
     is_without_observed: bool = False  # quotas that only observe are left out, to compare
@@ -169,4 +172,6 @@ class Scenario:
     @property
     def has_troubles(self) -> bool:
         """Whether something else than quotas holds links up."""
-        return bool(self.slow or self.late) or any(event.what in ("pause", "stop") for event in self.events)
+        return bool(self.slow or self.late or self.reads) or any(
+            event.what in ("pause", "stop", "away") for event in self.events
+        )
