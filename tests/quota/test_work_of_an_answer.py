@@ -14,11 +14,7 @@ import pytest
 import weir
 from tests.fakes.kafka.logs import Log
 from tests.fakes.kafka.sessions import Key
-from tests.quota.model.draw_many import draw_many
-from tests.quota.model.judge_many import judge_many
-from tests.quota.model.scenario import Seeded
 from tests.quota.test_many_small import MB, SIDES, Catch, partitions, topics
-from weir.quota.scopes import Matching
 
 pytestmark = pytest.mark.long
 
@@ -70,21 +66,3 @@ def test_work_of_an_answer_does_not_grow_by_what_waits(sides: str, version: int,
 
     more = lines(waiting(MANY), sides, version) - lines(waiting(FEW), sides, version)
     assert more / (MANY - FEW) <= (ALL_NAMED if version < 7 else IN_A_SESSION)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_change_of_a_rate_classifies_nothing(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Rates that change each second, and topics by the hundred: each topic is asked for once by each quota and link."""
-    drawn = draw_many(Seeded(seed), "rates by topic")
-    calls = 0
-    classify = Matching.partitions
-
-    def counted(self: Matching, *arguments: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return classify(self, *arguments)
-
-    monkeypatch.setattr(Matching, "partitions", counted)
-    judge_many(drawn)
-    side = drawn.scenario.leader if drawn.scenario.hops == "leader" else drawn.scenario.follower
-    assert 0 < calls <= 3 * len(side.quotas) * len(drawn.scenario.partitions)
