@@ -94,9 +94,9 @@ class Scope(ABC):
 
     @abstractmethod
     def partitions(self, facts: ClusterFacts, topic: bytes | None, follower: int, key: bytes) -> Container[int]:
-        """Return the partitions covered of a topic that has covered replicas, on a link that has; None: not named yet.
+        """Return which partitions of a topic are covered. `topics` and `is_on` have said that some may be.
 
-        `key` is the topic as on the wire.
+        `topic` is None while its name is not known; `key` is the topic as on the wire.
         """
 
 

@@ -93,7 +93,7 @@ class ThrottleSettings:
 
     @property
     def without_rates(self) -> tuple[object, ...]:
-        """All that makes quotas, and says what each covers, but how high rates are."""
+        """What decides which quotas there are, and what each covers. A change of rates alone changes nothing of it."""
         quotas = [(one.name, one.scope, one.is_observed, one.shared_for) for one in self.quotas]
         window = self.window_num, self.window_size_seconds
         return self.rate is None, self.replicas, quotas, self.is_observed, self.policy, window

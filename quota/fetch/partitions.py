@@ -40,7 +40,7 @@ class LinkPartitions:
         self.count = 0
         self.behind_count = 0
         self.unknown_count = 0
-        self.waited_for: dict[Quota, int] = {}  # of how many topics with partitions behind or unknown each quota is
+        self.waited_for: dict[Quota, int] = {}  # how many topics with partitions that wait each quota covers
         self.is_asked_for_none = False  # whether 0 bytes were ever asked for: by the follower's own sidecar
         self.generation = side.rules.generation  # of the rules by which everything is classified
 
